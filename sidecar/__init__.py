@@ -1,0 +1,24 @@
+"""A reverse proxy in front of one LLM inference server that measures what its clients live through.
+
+The map, from the outside in:
+
+    client  <== bytes ==>  proxy  <== bytes ==>  engine
+                             | bytes, now
+                             v
+              core.framing -> core.dialects -> core.timeline -> RequestRecord
+                                                                     |
+                                              metrics . history . admin page
+
+`cli` and `commands` are what people type; `app` names every part once and puts them together.
+`proxy` moves the bytes and stamps them (`front` faces the clients, `upstream` and `pool` the engine,
+`relay` joins the two); it never waits for anything that observes.
+`core` is pure: bytes, values and times go in, values come out. It knows no socket, clock or log.
+`catalogue` holds every exported name as data; `metrics` is the store behind `/metrics`;
+`config` is the only reader of files and environment.
+`emulator` is an engine with known timing, for the demo and the tests.
+
+All times are seconds of one monotonic clock, taken when a socket read returns and handed inward as
+an argument. A value that was not observed is `None`, never 0.
+"""
+
+__version__ = "0.1.0"
