@@ -1,0 +1,227 @@
+"""The client's side: aiohttp parses requests, every response byte is ours.
+
+aiohttp's low-level server is used for what it does well: llhttp with strict settings, pipelining in
+order, keep-alive. It never writes: the handler returns a `Sent`, whose `prepare` and `write_eof` do
+nothing, and errors that aiohttp finds come to `handle_error`, which writes our own. Everything here
+that goes beyond aiohttp's documented interface is checked by `selftest.py` when the sidecar starts.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Protocol
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from sidecar.proxy.errors import Refusal, error_response
+
+MAX_LINE = 65536
+# One byte less than MAX_LINE: aiohttp raises the same exception for a long target and a long field,
+# and only the limit in it tells which.
+MAX_FIELD = 65535
+MAX_FIELDS = 256
+READ_BUFFER = 65536
+UNSENT_LOW_WATER = 16384
+LINGER_SECONDS = 2.0
+
+
+class ClientExchange(Protocol):
+    """What a client connection tells the exchange that runs on it."""
+
+    def client_left(self, now: float) -> None: ...
+    def body_invalid(self, now: float) -> None: ...
+    def pause(self, now: float) -> None: ...
+    def resume(self, now: float) -> None: ...
+    def response_started(self) -> bool: ...
+
+
+class Sent:
+    """The handler's return value: a response that is already on the wire."""
+
+    __slots__ = ("_linger", "keep_alive")
+    status = 200
+    body_length = 0
+
+    def __init__(self, keep_alive: bool, linger: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.keep_alive = keep_alive
+        self._linger = linger
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Nothing: the head is written."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing but, after an error, to let the client read it before the connection closes."""
+        if self._linger is not None:
+            await self._linger()
+
+
+class ClientConnection(RequestHandler):
+    """One client connection; `exchange` is the request that it carries now."""
+
+    __slots__ = ("_front", "_head_times", "_lingering", "draining", "exchange", "head_since", "overloaded", "read_at",
+                 "response_ended_at")  # fmt: skip
+
+    def __init__(self, front: "Front", **settings: Any) -> None:
+        super().__init__(front, **settings)
+        self._front = front
+        self.exchange: ClientExchange | None = None
+        self.read_at = 0.0
+        self.response_ended_at = 0.0
+        self.head_since: float | None = None
+        self.draining = False
+        self.overloaded = False
+        self._head_times: deque[float] = deque()
+        self._lingering: asyncio.Future[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """No request is running, queued or half received."""
+        return self.exchange is None and not self._messages and self.head_since is None
+
+    def take_head_time(self) -> float:
+        """`t0` of the next request: the read that completed its head, or the end of the previous response."""
+        read_at = self._head_times.popleft() if self._head_times else self.read_at
+        return max(read_at, self.response_ended_at)
+
+    def refuse(self, refusal: Refusal) -> Sent:
+        """Answer with an error of our own and close."""
+        self._front.on_refused(refusal.reason)
+        if self.transport is not None:
+            self.transport.write(error_response(refusal, close=True))
+        return Sent(False, self.linger)
+
+    async def linger(self) -> None:
+        """Half-close, then read and drop until the client closes: a reset would take the error from it."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._lingering = asyncio.get_running_loop().create_future()
+        try:
+            transport.write_eof()
+            transport.resume_reading()
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._lingering
+        except (TimeoutError, OSError, RuntimeError):
+            pass
+
+    def head_timed_out(self) -> None:
+        """A request head was begun and not completed in time."""
+        self._front.on_refused("head_timeout")
+        if self.transport is not None:
+            refusal = Refusal(408, "head_timeout", "the request head did not arrive in time")
+            self.transport.write(error_response(refusal, close=True))
+            self.force_close()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.read_at = monotonic()
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_LOW_WATER)
+        self._front.on_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        if data:
+            self.read_at = monotonic()
+        if self._lingering is not None:
+            return
+        before = len(self._messages)
+        super().data_received(data)
+        added = len(self._messages) - before
+        if added > 0:
+            self.head_since = None
+            self._head_times.extend([self.read_at] * added)
+            if self.exchange is not None and hasattr(self._messages[-1][0], "exc"):
+                self.exchange.body_invalid(self.read_at)
+        elif data and self.exchange is None and not self._messages and self.head_since is None:
+            self.head_since = self.read_at
+
+    def eof_received(self) -> None:
+        """A client's FIN counts as leaving, as in nginx and Envoy."""
+        if self._lingering is not None:
+            self._end_linger()
+        elif self.exchange is not None:
+            self.exchange.client_left(monotonic())
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end_linger()
+        if self.exchange is not None:
+            self.exchange.client_left(monotonic())
+        self._front.on_disconnected(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.exchange is not None:
+            self.exchange.pause(monotonic())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.exchange is not None:
+            self.exchange.resume(monotonic())
+
+    # --- aiohttp's hook for what it refuses by itself, and for what a handler raised
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> Any:
+        self.take_head_time()
+        return self.refuse(refusal_of(exc))
+
+    def _end_linger(self) -> None:
+        if self._lingering is not None and not self._lingering.done():
+            self._lingering.set_result(None)
+
+
+def refusal_of(exc: BaseException | None) -> Refusal:
+    """What aiohttp's parser found, as our own error; nothing of the client's bytes is repeated."""
+    if isinstance(exc, LineTooLong):
+        if exc.args[1] == MAX_LINE:
+            return Refusal(414, "target_too_long", f"the request target is longer than {MAX_LINE} bytes")
+        return Refusal(431, "field_too_long", f"a header field is longer than {MAX_LINE} bytes")
+    if "Too many headers" in str(exc):
+        return Refusal(431, "too_many_fields", f"more than {MAX_FIELDS} header fields")
+    return Refusal(400, "invalid_http", "the request is not valid HTTP/1.1")
+
+
+class Front(web.Server):
+    """Makes a `ClientConnection` for each accepted socket and keeps count of them."""
+
+    def __init__(
+        self,
+        handle: Callable[[web.BaseRequest], Awaitable[Any]],
+        *,
+        on_connected: Callable[[ClientConnection], None],
+        on_disconnected: Callable[[ClientConnection], None],
+        on_refused: Callable[[str], None],
+        idle_timeout: float,
+    ) -> None:
+        super().__init__(
+            handle,
+            handler_cancellation=True,
+            auto_decompress=False,
+            read_bufsize=READ_BUFFER,
+            access_log=None,
+            keepalive_timeout=idle_timeout,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_FIELD,
+            max_headers=MAX_FIELDS,
+        )
+        self.on_connected = on_connected
+        self.on_disconnected = on_disconnected
+        self.on_refused = on_refused
+
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, loop=self._loop, **self._kwargs)

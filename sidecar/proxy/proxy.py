@@ -1,0 +1,222 @@
+"""The listener: accepts clients, makes an exchange a request, sweeps, drains.
+
+One periodic sweep finds what time alone brings: write waits that ended, bodies and heads that do not
+come, clients that left while nothing was read from them. There is no timer per event.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from sidecar.config import Limits
+from sidecar.core.tracecontext import RANDOM_BYTES, TraceContext, derive
+from sidecar.proxy.errors import Refusal
+from sidecar.proxy.front import ClientConnection, Front, Sent
+from sidecar.proxy.heads import RawHeaders, read_request, request_head
+from sidecar.proxy.pool import Pool, Upstream
+from sidecar.proxy.relay import Exchange, Observer
+
+SWEEP_SECONDS = 0.1
+SLOW_SWEEP_EVERY = 10  # of these
+BACKLOG = 4096
+
+
+class RequestStart(NamedTuple):
+    """What is known of a request when its head has been read."""
+
+    method: str
+    path: bytes
+    headers: RawHeaders
+    t0: float
+    request_id: str
+    trace: TraceContext
+
+
+Attach = Callable[[RequestStart], Observer | None]
+
+
+class Proxy:
+    """Forwards every request to one upstream. Build and use it inside a running loop."""
+
+    def __init__(self, upstream: Upstream, limits: Limits, attach: Attach | None = None) -> None:
+        self._limits = limits
+        self._attach = attach
+        self.pool = Pool(upstream, connect_timeout=limits.connect_timeout, idle_limit=limits.upstream_idle)
+        self.open: set[Exchange] = set()
+        self.waiting: set[Exchange] = set()
+        self.rejected: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.on_lag: Callable[[float], None] | None = None
+        self._clients: set[ClientConnection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._sweeps = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._front = Front(
+            self.handle,
+            on_connected=self._connected,
+            on_disconnected=self._clients.discard,
+            on_refused=self._refused,
+            idle_timeout=limits.idle_timeout,
+        )
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address that was bound. Raises OSError when it can't be."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._front, host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        if self._timer is None:
+            self._schedule_sweep(loop.time() + SWEEP_SECONDS)
+        name = server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def drain(self, grace: float, limit: float) -> bool:
+        """Stop accepting after `grace` seconds and let what runs end within `limit`; True if all ended.
+
+        aiohttp's own shutdown would stop reading uploads that are under way.
+        """
+        await asyncio.sleep(grace)
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        for client in list(self._clients):
+            client.draining = True
+            if client.idle and client.transport is not None:
+                client.transport.close()
+        try:
+            async with asyncio.timeout(limit):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for server in self._servers:
+            server.close()
+        for client in list(self._clients):
+            if client.transport is not None:
+                client.transport.abort()
+        self.pool.close()
+        await asyncio.sleep(0)
+        await self._front.shutdown(1.0)
+
+    # --- one request
+
+    async def handle(self, request: web.BaseRequest) -> Any:
+        """aiohttp's handler; whatever happens, aiohttp writes nothing."""
+        client = request.protocol
+        assert isinstance(client, ClientConnection)
+        t0 = client.take_head_time()
+        client.head_since = None
+        if client.transport is None:
+            return Sent(False)
+        exchange = self._exchange(request, client, t0)
+        if isinstance(exchange, Refusal):
+            return client.refuse(exchange)
+        try:
+            return await exchange.run()
+        except Exception:
+            self.faults["relay"] += 1
+            exchange.finish("reset", monotonic())
+            if client.transport is not None:
+                client.transport.abort()
+            return Sent(False)
+
+    def _exchange(self, request: web.BaseRequest, client: ClientConnection, t0: float) -> Exchange | Refusal:
+        if client.overloaded:
+            return Refusal(503, "max_connections", "too many client connections")
+        target = request.raw_path.encode("utf-8", "surrogateescape")
+        version = (request.version.major, request.version.minor)
+        head = read_request(request.method, target, version, request.raw_headers)
+        if isinstance(head, Refusal):
+            return head
+        random = os.urandom(RANDOM_BYTES)
+        trace = derive(head.first(b"traceparent"), random)
+        request_id = head.first(b"x-request-id") or trace.span_id.encode()
+        traceparent = trace.header(trace.sampled is not False)
+        head_bytes = request_head(head, self.pool.upstream.authority, traceparent, request_id)
+        start = RequestStart(
+            head.method, head.target, head.headers, t0, request_id.decode("ascii", "backslashreplace"), trace
+        )
+        exchange = Exchange(self, client, request, head, head_bytes, t0, self._observer(start))
+        client.exchange = exchange
+        self.open.add(exchange)
+        self._empty.clear()
+        return exchange
+
+    def _observer(self, start: RequestStart) -> Observer | None:
+        if self._attach is None:
+            return None
+        try:
+            return self._attach(start)
+        except Exception:
+            self.faults["attach"] += 1
+            return None
+
+    def ended(self, exchange: Exchange) -> None:
+        """Called once by each exchange."""
+        self.open.discard(exchange)
+        self.waiting.discard(exchange)
+        if not self.open:
+            self._empty.set()
+
+    # --- connections
+
+    def _connected(self, client: ClientConnection) -> None:
+        self._clients.add(client)
+        client.draining = self._draining
+        limit = self._limits.max_connections
+        client.overloaded = len(self._clients) > limit
+        if len(self._clients) > 2 * limit and client.transport is not None:
+            self._refused("max_connections")
+            client.transport.abort()
+
+    def _refused(self, reason: str) -> None:
+        self.rejected[reason] += 1
+
+    # --- the sweep
+
+    def _schedule_sweep(self, due: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(due, self._sweep, due)
+
+    def _sweep(self, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self.on_lag is not None:
+            self.on_lag(max(0.0, loop.time() - due))
+        now = monotonic()
+        for exchange in list(self.waiting):
+            exchange.look(now)
+            if exchange.wait_since is not None and now - exchange.wait_moved > self._limits.client_write_timeout:
+                exchange.client_stalled(now)
+        self._sweeps += 1
+        if self._sweeps % SLOW_SWEEP_EVERY == 0:
+            self._slow_sweep(now)
+        self._schedule_sweep(loop.time() + SWEEP_SECONDS)
+
+    def _slow_sweep(self, now: float) -> None:
+        limits = self._limits
+        self.pool.expire(now)
+        for exchange in list(self.open):
+            if exchange.left_unseen():
+                exchange.client_left(now)
+                exchange.abort_client()
+            elif exchange.uploading() and now - exchange.client.read_at > limits.body_timeout:
+                exchange.body_timed_out()
+            elif limits.response_head_timeout and exchange.silent_for(now) > limits.response_head_timeout:
+                exchange.head_timed_out()
+        for client in list(self._clients):
+            if client.head_since is not None and now - client.head_since > limits.head_timeout:
+                client.head_since = None
+                client.head_timed_out()

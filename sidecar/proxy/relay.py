@@ -1,0 +1,505 @@
+"""One exchange: a request to the engine and its answer to the client.
+
+    waiting_head -> streaming -> done | failed          (a tunnel: waiting_head -> tunnelling -> done)
+
+The exchange is the sink of the upstream connection: a piece is written to the client's transport
+from inside the upstream's `data_received`, and shown to the observer after that. The request body is
+pumped by a task of its own, so that an answer may come before the body is complete. `finish` runs
+exactly once and alone releases connections and resolves what the handler waits for.
+
+Nothing that the observer does changes a byte. An exception of it, or a call over SLOW_CALL seconds, is
+a fault and counted; after MAX_FAULTS it is detached from this exchange. (One slow call alone is more
+often a descheduled process than a slow observer, and would cost the stream its numbers.)
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from aiohttp import web
+
+from sidecar.core.outcome import End
+from sidecar.proxy import heads
+from sidecar.proxy.errors import Refusal, error_response
+from sidecar.proxy.front import ClientConnection, Sent
+from sidecar.proxy.pool import tcp_state
+from sidecar.proxy.sockets import close_with_reset
+from sidecar.proxy.upstream import Headers, ResponseHead, UpstreamConnection, UpstreamFault
+
+if TYPE_CHECKING:
+    from sidecar.proxy.proxy import Proxy
+
+State = Literal["waiting_head", "streaming", "tunnelling", "done", "failed"]
+
+KEPT_BODY = 262144  # a request body up to this size is kept for the one retry
+RETRY_WITHIN = 1.0
+MAX_FAULTS = 3
+SLOW_CALL = 0.010
+_LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
+
+
+class Observer(Protocol):
+    """What is told about an exchange, after the bytes have gone. Times are `time.monotonic()` seconds."""
+
+    def request_data(self, data: bytes, now: float) -> None: ...
+    def request_end(self, now: float) -> None: ...
+    def connected(self, now: float, reused: bool) -> None: ...
+    def sent(self, now: float) -> None: ...
+    def response_head(self, status: int, headers: heads.RawHeaders, now: float) -> None: ...
+    def observe(self, data: bytes, now: float) -> None: ...
+    def write_wait(self, start: float, end: float) -> None: ...
+    def detach(self) -> None: ...
+    def finish(self, end: End, now: float, status: int | None) -> None: ...
+
+
+class Exchange:
+    """Carries one request; made by `Proxy.handle`."""
+
+    __slots__ = (
+        "_client_keeps", "_ended_at", "_engine", "_faults", "_finished", "_framing", "_kept", "_observe",
+        "_observer", "_pump", "_refusal", "_retried", "_sent_at", "_status", "_upload_done", "client", "head",
+        "head_bytes", "last_write", "proxy", "request", "state", "t0", "trailers", "wait_since", "wait_size",
+        "wait_moved",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        proxy: "Proxy",
+        client: ClientConnection,
+        request: web.BaseRequest,
+        head: heads.RequestHead,
+        head_bytes: bytes,
+        t0: float,
+        observer: Observer | None,
+    ) -> None:
+        self.proxy, self.client, self.request = proxy, client, request
+        self.head, self.head_bytes, self.t0 = head, head_bytes, t0
+        self.state: State = "waiting_head"
+        self._observer = observer
+        self._observe = observer.observe if observer is not None else None
+        self._faults = 0
+        self._engine: UpstreamConnection | None = None
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pump: asyncio.Task[None] | None = None
+        self._kept: bytes | None = b""
+        self._framing: heads.ClientFraming = "none"
+        self._status: int | None = None
+        self._refusal: Refusal | None = None
+        self._client_keeps = False
+        self._upload_done = False
+        self._retried = False
+        self._sent_at = 0.0
+        self._ended_at: float | None = None
+        self.last_write = 0.0
+        self.wait_since: float | None = None
+        self.wait_size = 0
+        self.wait_moved = 0.0
+        self.trailers: Headers = []
+
+    # --- the handler's side
+
+    async def run(self) -> Sent:
+        """Carry the exchange to its end."""
+        client = self.client
+        try:
+            body = self._whole_body()
+            engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
+            if engine is None:
+                engine = await self._connect()
+            if engine is not None and self.state == "waiting_head":
+                self._send(engine, reused=engine.used, body=body)
+            await self._finished
+        except asyncio.CancelledError:
+            self.client_left(monotonic())
+            raise
+        finally:
+            if self._pump is not None:
+                self._pump.cancel()
+            client.exchange = None
+            client.response_ended_at = monotonic()
+        return Sent(self._client_keeps, client.linger if self._refusal is not None else None)
+
+    def _whole_body(self) -> bytes | None:
+        content = self.request.content
+        if not content.is_eof():
+            return None
+        body = content.read_nowait(-1)
+        if body:
+            self._tell("request_data", body, self.client.read_at)
+        self._upload_ended()
+        return body
+
+    def _upload_ended(self) -> None:
+        self._upload_done = True
+        self._tell("request_end", max(self.t0, self.client.read_at))
+
+    def _retryable_size(self) -> bool:
+        """A body too long to be kept takes a fresh connection, on which nothing has to be sent again."""
+        return not self.head.chunked and (self.head.length or 0) <= KEPT_BODY
+
+    async def _connect(self) -> UpstreamConnection | None:
+        try:
+            engine = await self.proxy.pool.connect()
+        except TimeoutError:
+            self._refuse(Refusal(504, "connect_timeout", "the engine did not accept a connection in time"), "timeout")
+        except OSError:
+            self._refuse(Refusal(502, "unreachable", "the engine can't be reached"), "unreachable")
+        else:
+            if self.state == "waiting_head":
+                return engine
+            engine.abort()
+        return None
+
+    def _send(self, engine: UpstreamConnection, *, reused: bool, body: bytes | None) -> None:
+        now = monotonic()
+        self._engine = engine
+        self._tell("connected", now, reused)
+        engine.begin(self, head_only=self.head.method == "HEAD", upgrade_asked=self.head.websocket)
+        if body is not None:
+            self._kept = body if len(body) <= KEPT_BODY else None
+            body = self._framed(body) + (b"0\r\n\r\n" if self.head.chunked else b"")
+        engine.write(self.head_bytes + body if body else self.head_bytes)
+        self._sent_at = monotonic()
+        self._tell("sent", self._sent_at)
+        if body is None:
+            self._pump = asyncio.get_running_loop().create_task(self._guard(self._upload(engine)))
+
+    def _framed(self, piece: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if self.head.chunked and piece else piece
+
+    async def _upload(self, engine: UpstreamConnection) -> None:
+        """Pump the request body; what could be sent again on a retry comes first."""
+        if self._kept:
+            engine.write(self._framed(self._kept))
+        try:
+            while piece := await self.request.content.readany():
+                engine.write(self._framed(piece))
+                self._keep(piece)
+                self._tell("request_data", piece, self.client.read_at)
+                await engine.drain()
+        except (web.RequestPayloadError, ConnectionError):
+            self.body_invalid(monotonic())
+            return
+        if self.head.chunked:
+            engine.write(b"0\r\n\r\n")
+        self._upload_ended()
+
+    def _keep(self, piece: bytes) -> None:
+        if self._kept is not None:
+            self._kept = self._kept + piece if len(self._kept) + len(piece) <= KEPT_BODY else None
+
+    # --- the sink of the upstream connection
+
+    def on_informational(self, head: ResponseHead) -> None:
+        """A 1xx goes to HTTP/1.1 clients."""
+        if self.head.version >= (1, 1):
+            self._write(heads.response_head(head, "none", http_1_1=True, close=False), monotonic())
+
+    def on_head(self, head: ResponseHead, now: float) -> None:
+        """The response begins."""
+        self._status = head.status
+        self._framing = heads.client_framing(head, self.head.method, self.head.version)
+        self._client_keeps = (
+            self.request.keep_alive
+            and self.head.version >= (1, 1)
+            and self._upload_done
+            and not self.client.draining
+            and self._framing != "bare"
+        )
+        self.state = "streaming"
+        http_1_1 = self.head.version >= (1, 1)
+        self._write(heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now)
+        self._tell("response_head", head.status, head.headers, now)
+        self._observe = self._observer.observe if self._observer is not None else None
+
+    def on_data(self, data: bytes, now: float) -> None:
+        """Hot: one call a socket read. Write first, then look."""
+        transport = self.client.transport
+        if transport is None:
+            return
+        if self.last_write != now and transport.get_write_buffer_size():
+            self._waiting(now)
+        elif self.wait_since is not None and self.last_write != now:
+            self._wait_over(now)
+        self.last_write = now
+        if self._framing == "chunked":
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        elif self._framing != "none":
+            transport.write(data)
+        observe = self._observe
+        if observe is not None:
+            try:
+                observe(data, now)
+            except Exception:
+                self._fault("observe")
+            if monotonic() - now > SLOW_CALL:
+                self._fault("slow")
+
+    def on_end(self, trailers: Headers, now: float) -> None:
+        """The engine's response is complete."""
+        self.trailers = trailers
+        if self.state == "waiting_head":  # the head came with the end: on_head has run, or it is a tunnel
+            return
+        behind = self.last_write != now and self._buffered() > 0
+        if self._framing == "chunked":
+            self._write(heads.last_chunk(trailers), now)
+        if not self._upload_done and self.state != "tunnelling":
+            self._client_keeps = False
+        if behind or self.wait_since is not None:
+            self._ended_at = now
+            self._waiting(now)
+            self.look(now)
+        else:
+            self.finish("clean", now)
+
+    def on_upgrade(self, head: ResponseHead, rest: bytes, now: float) -> None:
+        """101 to a WebSocket request: from here both sides are bytes."""
+        self._status = 101
+        self.state = "tunnelling"
+        self._framing = "length"  # bytes as they come
+        self._write(heads.response_head(head, "none", http_1_1=True, close=False), now)
+        self._tell("response_head", 101, head.headers, now)
+        self._observe = None
+        if rest:
+            self.on_data(rest, now)
+        if self._engine is not None and self.client.transport is not None:
+            self._engine.feed_from(self.client.transport)
+        self.client.set_parser(Tunnel(self))  # type: ignore[arg-type] -- only feed_data and feed_eof are used
+
+    def on_error(self, fault: UpstreamFault, now: float) -> None:
+        """The engine's side broke: once again, an error of our own, or a cut without a terminator."""
+        engine, self._engine = self._engine, None
+        if self.state == "waiting_head":
+            if self._may_retry(engine, fault, now):
+                self._retried = True
+                self.proxy.retries[fault] += 1
+                self._restart_upload()
+            else:
+                reason = "invalid_response" if fault == "invalid" else "upstream_reset"
+                self._refuse(Refusal(502, reason, "the engine closed the connection or did not speak HTTP"), "reset")
+        elif self.state in ("streaming", "tunnelling"):
+            self.finish("reset" if fault == "reset" else "cut", now)
+
+    def from_client(self, data: bytes) -> None:
+        """Bytes of the client in a tunnel."""
+        if self._engine is not None:
+            self._engine.write(data)
+
+    # --- the one retry
+
+    def _may_retry(self, engine: UpstreamConnection | None, fault: UpstreamFault, now: float) -> bool:
+        return (
+            engine is not None
+            and engine.used
+            and engine.received == 0
+            and fault != "invalid"
+            and not self._retried
+            and self._kept is not None
+            and now - self._sent_at <= RETRY_WITHIN
+            and self.client.transport is not None
+        )
+
+    def _restart_upload(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+        self._pump = asyncio.get_running_loop().create_task(self._guard(self._retry()))
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task that fails must end the exchange: nobody else waits for it."""
+        try:
+            await work
+        except Exception:
+            self.proxy.faults["relay"] += 1
+            self._refuse(Refusal(502, "relay", "the request could not be relayed"), "reset")
+            self.finish("reset", monotonic())
+
+    async def _retry(self) -> None:
+        engine = await self._connect()
+        if engine is None or self.state != "waiting_head":
+            return
+        self._pump = None  # `_send` may start the next one
+        self._send(engine, reused=False, body=self._kept if self._upload_done else None)
+
+    # --- the client's side
+
+    def response_started(self) -> bool:
+        """Whether any byte of a response was written."""
+        return self.state != "waiting_head"
+
+    def client_left(self, now: float) -> None:
+        """FIN or RST from the client."""
+        self._client_keeps = False
+        self.finish("client_left", now)
+
+    def body_invalid(self, now: float) -> None:
+        """The request body breaks its framing, or ended too early."""
+        if self.client.transport is None or self.client.transport.is_closing():
+            self.client_left(now)
+        elif self._upload_done or self.request.content.is_eof():
+            return  # what is broken came after this request
+        elif self.state == "waiting_head":
+            self._refuse(Refusal(400, "invalid_body", "the request body is not valid"), "rejected")
+        else:
+            self.finish("client_left", now)
+            self.abort_client()
+
+    def body_timed_out(self) -> None:
+        """No byte of the request body came for too long although it was read."""
+        if self.state == "waiting_head":
+            self._refuse(Refusal(408, "body_timeout", "the request body did not arrive in time"), "rejected")
+        else:
+            self.finish("client_left", monotonic())
+            self.abort_client()
+
+    def head_timed_out(self) -> None:
+        """The engine has not answered within `limits.response_head_timeout`."""
+        self._refuse(Refusal(504, "response_timeout", "the engine did not answer in time"), "timeout")
+
+    def client_stalled(self, now: float) -> None:
+        """The client has taken nothing for `limits.client_write_timeout`."""
+        self.client_left(now)
+        self.abort_client()
+
+    def pause(self, now: float) -> None:
+        """The client's transport is full: stop reading from the engine."""
+        self._waiting(now)
+        if self._engine is not None and not self._engine.transport.is_closing():
+            self._engine.transport.pause_reading()
+
+    def resume(self, now: float) -> None:
+        """It takes bytes again."""
+        if self._engine is not None and not self._engine.transport.is_closing():
+            self._engine.transport.resume_reading()
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """See whether an open write wait is over; called by the sweep and when the client takes bytes."""
+        if self.wait_since is None:
+            return
+        size = self._buffered()
+        if size == 0:
+            self._wait_over(now)
+            if self._ended_at is not None:
+                self.finish("clean", self._ended_at)
+        elif size != self.wait_size:
+            self.wait_size, self.wait_moved = size, now
+
+    def uploading(self) -> bool:
+        """The client still owes bytes of the body, and we are reading."""
+        return self._pump is not None and not self._upload_done and not self.client._reading_paused
+
+    def left_unseen(self) -> bool:
+        """While reading is paused no FIN arrives; the kernel's connection state tells."""
+        transport = self.client.transport
+        if transport is None or not self.client._reading_paused:
+            return False
+        return tcp_state(transport) in _LEFT_STATES
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since the request was sent without a response head."""
+        return now - self._sent_at if self.state == "waiting_head" and self._sent_at else 0.0
+
+    def _buffered(self) -> int:
+        transport = self.client.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def _waiting(self, now: float) -> None:
+        if self.wait_since is None:
+            self.wait_since = self.wait_moved = now
+            self.wait_size = self._buffered()
+            self.proxy.waiting.add(self)
+
+    def _wait_over(self, now: float) -> None:
+        since, self.wait_since = self.wait_since, None
+        self.proxy.waiting.discard(self)
+        if since is not None:
+            self._tell("write_wait", since, now)
+
+    def _write(self, data: bytes, now: float) -> None:
+        transport = self.client.transport
+        if transport is not None:
+            self.last_write = now
+            transport.write(data)
+
+    def _refuse(self, refusal: Refusal, end: End) -> None:
+        if self.state != "waiting_head":
+            return
+        self._refusal, self._status = refusal, refusal.status
+        now = monotonic()
+        self._write(error_response(refusal, close=True), now)
+        self.finish(end, now)
+
+    def abort_client(self) -> None:
+        """End the client's connection without a terminator."""
+        if self.client.transport is not None:
+            self.client.transport.abort()
+
+    # --- the end
+
+    def finish(self, end: End, now: float) -> None:
+        """Runs once: releases the upstream connection, ends the client's side, tells the observer."""
+        if self.state in ("done", "failed"):
+            return
+        tunnel = self.state == "tunnelling"
+        self.state = "done" if end == "clean" else "failed"
+        if self.wait_since is not None:
+            self._wait_over(monotonic())
+        if self._pump is not None and not self._upload_done:
+            self._pump.cancel()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            if end == "clean" and self._upload_done and not tunnel:
+                self.proxy.pool.give(engine, now)
+            else:
+                engine.abort()
+        if self._refusal is None and (end in ("cut", "reset") or tunnel):
+            self._client_keeps = False
+            if end == "reset" or (end == "cut" and self._framing == "bare"):
+                close_with_reset(self.client.transport)
+            elif end == "cut":
+                self.abort_client()
+        self.proxy.ended(self)
+        self._tell("finish", end, now, self._status)
+        if not self._finished.done():
+            self._finished.set_result(None)
+
+    # --- the observer, never in the way
+
+    def _tell(self, event: str, *arguments: object) -> None:
+        observer = self._observer
+        if observer is None:
+            return
+        try:
+            getattr(observer, event)(*arguments)
+        except Exception:
+            self._fault(event)
+
+    def _fault(self, stage: str) -> None:
+        self.proxy.faults[stage] += 1
+        self._faults += 1
+        if self._faults >= MAX_FAULTS:
+            self.detach_observer()
+
+    def detach_observer(self) -> None:
+        """Stop observing this exchange; its end is still told."""
+        if self._observe is not None:
+            self._observe = None
+            self._tell("detach")
+
+
+class Tunnel:
+    """aiohttp's parser interface after a 101: what the client sends goes to the engine as it is."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Pass bytes on; `UpstreamConnection.feed_from` pauses the client while the engine takes none."""
+        self._exchange.from_client(bytes(data))
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """The connection's own end is told elsewhere."""
