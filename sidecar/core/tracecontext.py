@@ -42,7 +42,12 @@ def _parse(value: bytes | None) -> tuple[str, str, bool] | None:
     if match is None:
         return None
     version, trace_id, parent_id, flags, rest = match.groups()
-    invalid = version == b"ff" or (version == b"00" and rest) or not trace_id.strip(b"0") or not parent_id.strip(b"0")
+    invalid = (
+        version == b"ff"
+        or (version == b"00" and rest)
+        or not trace_id.strip(b"0")
+        or not parent_id.strip(b"0")
+    )
     return None if invalid else (trace_id.decode(), parent_id.decode(), bool(int(flags, 16) & 1))
 
 

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from sidecar.proxy.errors import Refusal, error_response
@@ -193,7 +193,9 @@ def refusal_of(exc: BaseException | None) -> Refusal:
         return Refusal(431, "field_too_long", f"a header field is longer than {MAX_LINE} bytes")
     if "Too many headers" in str(exc):
         return Refusal(431, "too_many_fields", f"more than {MAX_FIELDS} header fields")
-    return Refusal(400, "invalid_http", "the request is not valid HTTP/1.1")
+    if isinstance(exc, HttpProcessingError):
+        return Refusal(400, "invalid_http", "the request is not valid HTTP/1.1")
+    return Refusal(500, "relay", "the request could not be relayed")
 
 
 class Front(web.Server):

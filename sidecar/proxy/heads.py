@@ -39,7 +39,9 @@ class RequestHead(NamedTuple):
         return next((value for key, value in self.headers if key.lower() == name), None)
 
 
-def read_request(method: str, target: bytes, version: tuple[int, int], headers: RawHeaders) -> RequestHead | Refusal:
+def read_request(
+    method: str, target: bytes, version: tuple[int, int], headers: RawHeaders
+) -> RequestHead | Refusal:
     """Check a parsed head for what a parser does not check, and put it into the relay's terms."""
     if method in _REFUSED_METHODS:
         return Refusal(405, "method", f"{method} is not forwarded")
@@ -59,7 +61,9 @@ def read_request(method: str, target: bytes, version: tuple[int, int], headers: 
     upgrades = list(_tokens(value for name, value in fields if name == b"upgrade"))
     websocket = b"upgrade" in nominated and upgrades == [b"websocket"] and version >= (1, 1)
     length = int(lengths.pop()) if lengths else None
-    return RequestHead(method, _origin_form(target), version, headers, nominated, bool(codings), length, websocket)
+    return RequestHead(
+        method, _origin_form(target), version, headers, nominated, bool(codings), length, websocket
+    )
 
 
 def request_head(head: RequestHead, authority: bytes, traceparent: bytes, request_id: bytes) -> bytes:

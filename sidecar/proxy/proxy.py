@@ -198,7 +198,10 @@ class Proxy:
         now = monotonic()
         for exchange in list(self.waiting):
             exchange.look(now)
-            if exchange.wait_since is not None and now - exchange.wait_moved > self._limits.client_write_timeout:
+            if (
+                exchange.wait_since is not None
+                and now - exchange.wait_moved > self._limits.client_write_timeout
+            ):
                 exchange.client_stalled(now)
         self._sweeps += 1
         if self._sweeps % SLOW_SWEEP_EVERY == 0:

@@ -57,10 +57,33 @@ class Exchange:
     """Carries one request; made by `Proxy.handle`."""
 
     __slots__ = (
-        "_client_keeps", "_ended_at", "_engine", "_faults", "_finished", "_framing", "_kept", "_observe",
-        "_observer", "_pump", "_refusal", "_retried", "_sent_at", "_status", "_upload_done", "client", "head",
-        "head_bytes", "last_write", "proxy", "request", "state", "t0", "trailers", "wait_since", "wait_size",
+        "_client_keeps",
+        "_ended_at",
+        "_engine",
+        "_faults",
+        "_finished",
+        "_framing",
+        "_kept",
+        "_observe",
+        "_observer",
+        "_pump",
+        "_refusal",
+        "_retried",
+        "_sent_at",
+        "_status",
+        "_upload_done",
+        "client",
+        "head",
+        "head_bytes",
+        "last_write",
+        "proxy",
+        "request",
+        "state",
+        "t0",
+        "trailers",
         "wait_moved",
+        "wait_since",
+        "wait_size",
     )  # fmt: skip
 
     def __init__(
@@ -142,7 +165,9 @@ class Exchange:
         try:
             engine = await self.proxy.pool.connect()
         except TimeoutError:
-            self._refuse(Refusal(504, "connect_timeout", "the engine did not accept a connection in time"), "timeout")
+            self._refuse(
+                Refusal(504, "connect_timeout", "the engine did not accept a connection in time"), "timeout"
+            )
         except OSError:
             self._refuse(Refusal(502, "unreachable", "the engine can't be reached"), "unreachable")
         else:
@@ -209,7 +234,9 @@ class Exchange:
         )
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
-        self._write(heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now)
+        self._write(
+            heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now
+        )
         self._tell("response_head", head.status, head.headers, now)
         self._observe = self._observer.observe if self._observer is not None else None
 
@@ -277,7 +304,9 @@ class Exchange:
                 self._restart_upload()
             else:
                 reason = "invalid_response" if fault == "invalid" else "upstream_reset"
-                self._refuse(Refusal(502, reason, "the engine closed the connection or did not speak HTTP"), "reset")
+                self._refuse(
+                    Refusal(502, reason, "the engine closed the connection or did not speak HTTP"), "reset"
+                )
         elif self.state in ("streaming", "tunnelling"):
             self.finish("reset" if fault == "reset" else "cut", now)
 

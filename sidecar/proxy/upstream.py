@@ -16,7 +16,7 @@ every other; `should_keep_alive` is only true to the message while its head is b
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import httptools
 
@@ -127,8 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
         now = monotonic()
