@@ -62,8 +62,10 @@ class Sent:
 class ClientConnection(RequestHandler):
     """One client connection; `exchange` is the request that it carries now."""
 
-    __slots__ = ("_front", "_head_times", "_lingering", "draining", "exchange", "head_since", "overloaded", "read_at",
-                 "response_ended_at")  # fmt: skip
+    __slots__ = (
+        "_front", "_head_times", "_lingering", "draining", "exchange", "head_since", "overloaded",
+        "read_at", "response_ended_at",
+    )  # fmt: skip
 
     def __init__(self, front: "Front", **settings: Any) -> None:
         super().__init__(front, **settings)

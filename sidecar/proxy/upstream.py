@@ -48,7 +48,7 @@ class Sink(Protocol):
     def on_error(self, fault: UpstreamFault, now: float) -> None: ...
 
 
-class InvalidResponse(Exception):
+class InvalidResponseError(Exception):
     """The engine's answer breaks HTTP or one of our limits."""
 
 
@@ -56,7 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
     """A connection that carries one exchange at a time; `reusable` says whether another may follow."""
 
     __slots__ = (
-        "_complete", "_drain", "_feeder", "_field_bytes", "_fields", "_framing", "_head", "_head_bytes", "_head_only",
+        "_complete", "_drain", "_feeder", "_field_bytes", "_fields", "_head", "_head_bytes", "_head_only",
         "_informational", "_keep_alive", "_parser", "_parts", "_reason", "_sink", "_spoiled", "_trailers",
         "_tunnel", "_upgrade_asked", "_used", "idle_since", "on_lost", "received", "transport",
     )  # fmt: skip
@@ -261,7 +261,7 @@ class UpstreamConnection(asyncio.Protocol):
         head = ResponseHead(status, self._reason, self._fields, self._framing_of(status))
         if status < 200 and status != 101:
             if head.framing != "none":
-                raise InvalidResponse("a 1xx response has no body")
+                raise InvalidResponseError("a 1xx response has no body")
             self._informational.append(head)
             return
         self._head = head
@@ -293,7 +293,7 @@ class UpstreamConnection(asyncio.Protocol):
         fields.append((name, value))
         self._field_bytes += len(name) + len(value) + 4
         if len(fields) > MAX_FIELDS or self._field_bytes > MAX_HEAD_BYTES:
-            raise InvalidResponse("too many or too long header fields")
+            raise InvalidResponseError("too many or too long header fields")
 
     def _framing_of(self, status: int) -> BodyFraming:
         """RFC 9112 section 6.3, for the response's body as the engine sends it."""
@@ -302,7 +302,7 @@ class UpstreamConnection(asyncio.Protocol):
             lower = name.lower()
             if lower == b"transfer-encoding":
                 if chunked or value.strip().lower() != b"chunked":
-                    raise InvalidResponse("a transfer coding other than chunked")
+                    raise InvalidResponseError("a transfer coding other than chunked")
                 chunked = True
             elif lower == b"content-length":
                 length = True

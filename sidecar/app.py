@@ -1,0 +1,127 @@
+"""The composition root: names every part once, puts them together, runs until told to stop."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from urllib.parse import urlsplit
+
+from sidecar import admin, served
+from sidecar.config import Config
+from sidecar.core.record import RequestRecord
+from sidecar.history import History
+from sidecar.metrics import Metrics
+from sidecar.proxy import Proxy, RequestStart, Upstream
+from sidecar.proxy.observer import StreamObserver
+from sidecar.proxy.selftest import failure
+
+log = logging.getLogger("sidecar")
+
+SILENCE_SECONDS = 1.0
+SUPPORTED_AIOHTTP = "3.14"
+
+
+class StartError(Exception):
+    """The sidecar can't start, with the reason and what to do."""
+
+
+class Sinks:
+    """What becomes of an observation: metrics, history, the gauges of open streams."""
+
+    def __init__(self, metrics: Metrics, history: History) -> None:
+        self._metrics, self._history = metrics, history
+        self.open: set[StreamObserver] = set()
+
+    def started(self, observer: StreamObserver) -> None:
+        """An exchange began."""
+        self.open.add(observer)
+
+    def gap_sink(self, model: str | None, operation: str) -> Callable[[float, int | None], None]:
+        """Where the gaps of one stream are counted, live."""
+        return self._metrics.gap_sink(self._metrics.model_label(model), operation)
+
+    def finished(self, observer: StreamObserver, record: RequestRecord) -> None:
+        """An exchange ended."""
+        self.open.discard(observer)
+        self._metrics.record(record)
+        self._history.add(record)
+
+    def undecodable(self) -> None:
+        """A compressed body could not be read."""
+        self._metrics.child("llm_sidecar_observer_errors_total", "decode").inc()
+
+    def measure_open(self, now: float) -> None:
+        """Silent streams and requests in flight, as they are now."""
+        streams = [o.observation for o in self.open if o.observation.streaming]
+        self._metrics.set_silence([o.silent_since(now) for o in streams])
+        self._metrics.set_in_flight([(o.observation.model, o.observation.operation) for o in self.open])
+
+
+def upstream_of(url: str) -> Upstream:
+    """The address in an upstream URL."""
+    parts = urlsplit(url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    return Upstream(parts.hostname or "127.0.0.1", parts.port or (443 if tls else 80), tls)
+
+
+async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
+    """Run the sidecar; `announce(listen, admin)` is called when it is ready. Returns the exit code.
+
+    Raises StartError or OSError when it can't start.
+    """
+    wrong = await failure()
+    if wrong is not None:
+        raise StartError(f"the self-test failed: {wrong}; supported aiohttp: {SUPPORTED_AIOHTTP}.x")
+    stop = asyncio.Event()
+    _on_signals(stop)
+    metrics = Metrics(config.metrics)
+    history = History()
+    sinks = Sinks(metrics, history)
+
+    def attach(start: RequestStart) -> StreamObserver:
+        return StreamObserver(start, sinks, config.stall_threshold)
+
+    proxy = Proxy(upstream_of(config.upstream), config.limits, attach)
+    metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults)
+    proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
+    state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
+
+    def ready() -> tuple[bool, str]:
+        if stop.is_set():
+            return False, "draining"
+        if config.ready.check_upstream and not state.reachable:
+            return False, "the engine does not answer"
+        return True, "ready"
+
+    pages = admin.build_admin(metrics, history, config, ready, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
+        listen_host, listen_port = await proxy.start(*config.listen_address)
+        stack.push_async_callback(proxy.stop)
+        tasks = [asyncio.create_task(state.watch()), asyncio.create_task(_measure(sinks))]
+        gc.freeze()
+        announce(f"{listen_host}:{listen_port}", admin_address)
+        await stop.wait()
+        log.info("draining")
+        ended = await proxy.drain(config.drain.grace, config.drain.limit)
+        log.info("drained" if ended else "drain limit reached: open requests are cut")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return 0
+
+
+async def _measure(sinks: Sinks) -> None:
+    while True:
+        sinks.measure_open(monotonic())
+        await asyncio.sleep(SILENCE_SECONDS)
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
