@@ -28,7 +28,10 @@ class Sinks(Protocol):
 class StreamObserver:
     """The relay's `Observer` for one exchange."""
 
-    __slots__ = ("_decoder", "_sinks", "connected", "observation", "observe", "request_data", "sent", "write_wait")
+    __slots__ = (
+        "_decoder", "_sinks", "connected", "observation", "observe", "request_data", "sent", "waiting",
+        "write_wait",
+    )  # fmt: skip
 
     def __init__(self, start: RequestStart, sinks: Sinks, stall_threshold: float) -> None:
         self._sinks = sinks
@@ -41,6 +44,7 @@ class StreamObserver:
             request_id=start.request_id,
             trace_id=start.trace.trace_id,
             wall=time.time(),
+            gap_sink=lambda seen: sinks.gap_sink(seen.model, seen.operation),
             stall_threshold=stall_threshold,
         )
         # The hot calls go straight to the core.
@@ -48,6 +52,7 @@ class StreamObserver:
         self.request_data = observation.request_data
         self.connected = observation.connected
         self.sent = observation.sent
+        self.waiting = observation.waiting
         self.write_wait = observation.write_wait
         sinks.started(self)
 
@@ -56,17 +61,11 @@ class StreamObserver:
         self.observation.request_end(now)
 
     def response_head(self, status: int, headers: RawHeaders, now: float) -> None:
-        """The response begins: choose how its body is read, and where its gaps go."""
-        observation = self.observation
-        observation.response_head(status, headers, now)
-        observation.on_gap = self._sinks.gap_sink(observation.model, observation.operation)
+        """The response begins; a compressed body is read through a decoder."""
+        self.observation.response_head(status, headers, now)
         coding = next((value for name, value in headers if name.lower() == b"content-encoding"), b"identity")
         if coding.strip().lower() not in (b"", b"identity"):
             self._decode(coding)
-
-    def waiting(self, since: float | None) -> None:
-        """A client write wait is open since then, or none is."""
-        self.observation.waiting(since)
 
     def detach(self) -> None:
         """No more bytes come to the observation, although the response goes on."""

@@ -11,7 +11,9 @@ from sidecar.config import Limits
 from sidecar.proxy.pool import Upstream
 from sidecar.proxy.proxy import Proxy
 
-_ANSWER = b"HTTP/1.1 200 Sure\r\nX-a: caf\xe9\r\nx-A: 2\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+_ANSWER = (
+    b"HTTP/1.1 200 Sure\r\nX-a: caf\xe9\r\nx-A: 2\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+)
 _REQUEST = b"POST /selftest HTTP/1.1\r\nHost: selftest\r\nContent-Length: 2\r\n\r\n{}"
 _SECONDS = 10.0
 
