@@ -1,0 +1,41 @@
+"""Client write wait: when the sidecar held bytes that the client would not take.
+
+`until(t)` is how much of it there was up to a time, so that the wait inside an interval is a difference
+of two readings and nothing has to be kept of the intervals themselves.
+"""
+
+_NEVER = float("-inf")
+
+
+class WriteWaits:
+    """The write waits of one request, in the order of time; they do not overlap one another."""
+
+    __slots__ = ("_since", "mark", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0  # of waits that are over
+        self.mark = _NEVER  # end of the latest wait, infinity while one is open
+        self._since: float | None = None
+
+    def opened(self, since: float | None) -> None:
+        """A wait is open since then; None: none is open after all."""
+        self._since = since
+        if since is not None:
+            self.mark = float("inf")
+        elif self.mark == float("inf"):
+            self.mark = _NEVER
+
+    def over(self, start: float, end: float) -> None:
+        """A wait is over."""
+        self._since = None
+        self.total += max(end - start, 0.0)
+        self.mark = end
+
+    def until(self, now: float) -> float:
+        """All wait up to `now`, seconds."""
+        return self.total if self._since is None else self.total + max(now - self._since, 0.0)
+
+    @property
+    def announced(self) -> bool:
+        """Whether an open wait was told of."""
+        return self._since is not None
