@@ -293,7 +293,7 @@ class Exchange:
             self.on_data(rest, now)
         if self._engine is not None and self.client.transport is not None:
             self._engine.feed_from(self.client.transport)
-        self.client.set_parser(cast(Any, Tunnel(self)))  # only feed_data and feed_eof are used
+        self.client.set_parser(cast("Any", Tunnel(self)))  # only feed_data and feed_eof are used
 
     def on_error(self, fault: UpstreamFault, now: float) -> None:
         """The engine's side broke: once again, an error of our own, or a cut without a terminator."""
