@@ -1,0 +1,205 @@
+"""The proxy between a scripted engine and scripted clients, and what must hold after any exchange."""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from sidecar.config import Limits
+
+from sidecar.proxy import Proxy, Upstream
+
+from .wire import WITHIN, Engine, Script, Watched, Wire
+
+
+class Recorder(Watched):
+    """An observer of one exchange that notes every call."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        self.start = start
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __repr__(self) -> str:
+        return f"<Recorder {[name for name, _ in self.calls]} end={self.end} status={self.status}>"
+
+    def _note(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, arguments))
+        self.changed()
+
+    def request_data(self, data: bytes, now: float) -> None:
+        self._note("request_data", bytes(data), now)
+
+    def request_end(self, now: float) -> None:
+        self._note("request_end", now)
+
+    def connected(self, now: float, reused: bool) -> None:
+        self._note("connected", now, reused)
+
+    def sent(self, now: float) -> None:
+        self._note("sent", now)
+
+    def response_head(self, status: int, headers: Any, now: float) -> None:
+        self._note("response_head", status, tuple(headers), now)
+
+    def observe(self, data: bytes, now: float) -> None:
+        self._note("observe", bytes(data), now)
+
+    def write_wait(self, start: float, end: float) -> None:
+        self._note("write_wait", start, end)
+
+    def finish(self, end: str, now: float, status: int | None = None) -> None:
+        self._note("finish", end, now, status)
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, arguments in self.calls if called == name]
+
+    @property
+    def end(self) -> str | None:
+        return next((arguments[0] for arguments in self.named("finish")), None)
+
+    @property
+    def status(self) -> int | None:
+        return next((arguments[2] for arguments in self.named("finish")), None)
+
+    @property
+    def request_body(self) -> bytes:
+        return b"".join(data for data, _ in self.named("request_data"))
+
+    @property
+    def response_body(self) -> bytes:
+        return b"".join(data for data, _ in self.named("observe"))
+
+
+class Relay(Watched):
+    """The proxy between an engine and the clients of one test."""
+
+    def __init__(self, engine: Engine, limits: Limits, attach: Callable[[Any], Any] | None) -> None:
+        super().__init__()
+        self.engine = engine
+        self.exchanges: list[Recorder] = []
+        self.clients: list[Wire] = []
+        self.proxy = Proxy(Upstream("127.0.0.1", engine.port), limits, attach or self._record)
+        self.port = 0
+
+    def _record(self, start: Any) -> Recorder:
+        recorder = Recorder(start)
+        self.exchanges.append(recorder)
+        self.changed()
+        return recorder
+
+    async def client(self, data: bytes = b"", *, receive_buffer: int = 0, **options: Any) -> Wire:
+        """A new client connection that has sent `data`."""
+        sock = socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        wire = Wire(sock, **options)
+        self.clients.append(wire)
+        if data:
+            await wire.send(data)
+        return wire
+
+    async def exchange(self, count: int = 1) -> Recorder:
+        """The observer of the exchange with this number, as soon as it began."""
+        await self.until(lambda: len(self.exchanges) >= count)
+        return self.exchanges[count - 1]
+
+    async def finished(self, *ends: str, within: float = WITHIN) -> list[Recorder]:
+        """Waits until as many exchanges as given have ended, and compares how."""
+        for number in range(len(ends)):
+            exchange = await self.exchange(number + 1)
+            await exchange.until(lambda e=exchange: e.end, within)
+        assert [exchange.end for exchange in self.exchanges] == list(ends)
+        return self.exchanges
+
+    async def settled(self, within: float = WITHIN) -> None:
+        """No exchange is left open."""
+        async with asyncio.timeout(within):
+            while self.proxy.open:
+                await asyncio.sleep(0.002)
+
+
+class Complaints(logging.Handler):
+    """What was logged as an error or given to the loop's exception handler: must stay empty."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        self.seen.append(f"{record.getMessage()} {trace}")
+
+    def unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.seen.append(repr(context))
+
+
+@contextlib.asynccontextmanager
+async def relay(
+    *scripts: Script,
+    attach: Callable[[Any], Any] | None = None,
+    settles: bool = True,
+    send_buffer: int = 0,
+    engine_reads: bool = True,
+    **limits: float,
+) -> AsyncIterator[Relay]:
+    """A started proxy in front of a scripted engine; checks the invariants when the test is through."""
+    complaints = Complaints()
+    logging.getLogger().addHandler(complaints)
+    asyncio.get_running_loop().set_exception_handler(complaints.unhandled)
+    engine = Engine(scripts or [[]], send_buffer=send_buffer, reading=engine_reads)
+    between = Relay(engine, Limits(**limits), attach)
+    _, between.port = await between.proxy.start("127.0.0.1", 0)
+    try:
+        yield between
+        if settles:
+            await between.settled()
+            check_exchanges(between.exchanges)
+            assert engine.failures == []
+    finally:
+        for client in between.clients:
+            await client.close()
+        await between.proxy.stop()
+        await engine.stop()
+        logging.getLogger().removeHandler(complaints)
+    assert complaints.seen == []
+    check_exchanges(between.exchanges)
+
+
+def check_exchanges(exchanges: Sequence[Recorder]) -> None:
+    """Every exchange ended once, with nothing observed afterwards, and its steps came in order."""
+    once = ("finish", "connected", "request_end", "sent", "response_head")
+    for exchange in exchanges:
+        names = [name for name, _ in exchange.calls]
+        assert names.count("finish") == 1, exchange
+        assert names[-1] == "finish", exchange
+        assert all(names.count(name) <= 1 for name in once if name != "connected"), exchange
+        if "observe" in names:
+            assert names.index("response_head") < names.index("observe"), exchange
+        if "sent" in names:
+            assert names.index("connected") < names.index("sent"), exchange
+
+
+def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Makes a coroutine function a test that runs on its own loop of each kind (see conftest)."""
+    signature = inspect.signature(test)
+    factory = inspect.Parameter("loop_factory", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    @functools.wraps(test)
+    def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], **arguments: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(30):
+                await test(**arguments)
+
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(bounded())
+
+    del run.__wrapped__
+    run.__signature__ = signature.replace(parameters=[factory, *signature.parameters.values()])
+    return run

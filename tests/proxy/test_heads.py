@@ -1,0 +1,207 @@
+"""What of a head passes, what ends here, what is added, and what is refused."""
+
+import re
+
+import pytest
+
+from .harness import on_both_loops, relay
+from .messages import TRACEPARENT, downstream, field, own_error, upstream
+from .wire import request, send
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n"
+
+PASSES = {
+    "pairs in order, case, duplicates": (
+        b"GET /x HTTP/1.1\r\nX-b: 2\r\nHOST: h\r\nx-A: 1\r\nX-b: 1\r\nCookie: a\r\ncookie: b\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nX-b: 2\r\nHOST: h\r\nx-A: 1\r\nX-b: 1\r\nCookie: a\r\ncookie: b\r\n\r\n",
+    ),
+    "bytes over 127 and an empty value": (
+        ASKS + b"X-A: caf\xe9 \xf0\x9f\x98\x80\r\nX-E: \r\n\r\n",
+        ASKS + b"X-A: caf\xe9 \xf0\x9f\x98\x80\r\nX-E: \r\n\r\n",
+    ),
+    "target byte for byte": (
+        b"GET //a/../b%2f%zz;p?q=%00&[]|\"'`{}^\\&x=http://e/?# HTTP/1.1\r\nHost: h\r\n\r\n".replace(
+            b"#", b""
+        ),
+        b"GET //a/../b%2f%zz;p?q=%00&[]|\"'`{}^\\&x=http://e/?# HTTP/1.1\r\nHost: h\r\n\r\n".replace(
+            b"#", b""
+        ),
+    ),
+    "encodings that the client takes, its key, its agent": (
+        ASKS + b"Accept-Encoding: gzip, br, zstd\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
+        ASKS + b"Accept-Encoding: gzip, br, zstd\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
+    ),
+    "forwarding fields as they came, none added": (
+        ASKS + b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\nVia: 1.1 a\r\n\r\n",
+        ASKS + b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\nVia: 1.1 a\r\n\r\n",
+    ),
+    "fields of this hop end here": (
+        b"GET /x HTTP/1.1\r\nConnection: X-Hop, keep-alive\r\nHost: h\r\nx-hop: 1\r\nKeep-Alive: timeout=9\r\n"
+        b"TE: trailers\r\nProxy-Connection: keep-alive\r\nX-End: 1\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: h\r\nX-End: 1\r\n\r\n",
+    ),
+    "a second Connection field counts too": (
+        b"GET /x HTTP/1.1\r\nConnection: X-a\r\nHost: h\r\nX-A: 1\r\nX-B: 2\r\nConnection: x-B ,x-c\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n",
+    ),
+    "absolute-form is sent on in origin-form": (
+        b"GET http://other:99/a/b?c=%20 HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /a/b?c=%20 HTTP/1.1\r\nHost: h\r\n\r\n",
+    ),
+    "absolute-form without a path": (
+        b"GET http://other HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+    ),
+    "absolute-form with a query only": (
+        b"GET http://other?a=b HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /?a=b HTTP/1.1\r\nHost: h\r\n\r\n",
+    ),
+    "Upgrade: h2c is removed and the request goes on": (
+        b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AA\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n",
+    ),
+    "Upgrade without Connection ends here": (
+        ASKS + b"Upgrade: websocket\r\n\r\n",
+        ASKS + b"\r\n",
+    ),
+    "an unknown method": (b"REPORT /x HTTP/1.1\r\nHost: h\r\n\r\n", b"REPORT /x HTTP/1.1\r\nHost: h\r\n\r\n"),
+    "an empty Host": (b"GET /x HTTP/1.1\r\nHost: \r\n\r\n", b"GET /x HTTP/1.1\r\nHost: \r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize(("sent", "expected"), PASSES.values(), ids=PASSES)
+@on_both_loops
+async def test_a_request_head_passes(sent: bytes, expected: bytes) -> None:
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(sent)
+        assert downstream(await client.message()) == OK
+        assert upstream(between.engine.connections[0].messages[0]) == expected
+        await between.finished("clean")
+
+
+@on_both_loops
+async def test_upgrade_h2c_with_a_body_goes_on_with_its_body() -> None:
+    sent = b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 16\r\n\r\n"
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(sent + b'{"stream":false}')
+        assert downstream(await client.message()) == OK
+        assert upstream(between.engine.connections[0].messages[0]) == (
+            b'POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\n\r\n{"stream":false}'
+        )
+
+
+@on_both_loops
+async def test_request_trailers_end_here_and_do_not_reach_the_next_request() -> None:
+    sent = b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-T: 1\r\n\r\n"
+    async with relay([request, send(OK), request, send(OK)]) as between:
+        client = await between.client(sent)
+        assert downstream(await client.message()) == OK
+        assert upstream(between.engine.connections[0].messages[0]) == (
+            b"POST /x HTTP/1.1\r\nHost: h\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"
+        )
+        await client.send(ASKS + b"\r\n")
+        await client.until(lambda: len(between.engine.heads) == 2 or client.end)
+        if client.end is None:
+            assert downstream(await client.message()) == OK
+            assert upstream(between.engine.connections[0].messages[1]) == ASKS + b"\r\n"
+        else:
+            between.engine.failures.clear()
+
+
+GIVEN = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+TRACES = {
+    "none: a new one": (b"", None),
+    "a good one: its trace goes on in a new span": (b"traceparent: " + GIVEN + b"\r\n", GIVEN),
+    "a broken one: a new one": (b"traceparent: 00-xyz\r\n", None),
+    "an all-zero one: a new one": (b"traceparent: 00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01\r\n", None),
+}
+
+
+@pytest.mark.parametrize(("line", "given"), TRACES.values(), ids=TRACES)
+@on_both_loops
+async def test_traceparent(line: bytes, given: bytes | None) -> None:
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(ASKS + line + b"\r\n")
+        await client.message()
+        [sent] = field(between.engine.heads[0], b"traceparent")
+        assert TRACEPARENT.fullmatch(sent)
+        assert sent != given
+        if given:
+            assert sent[:36] == given[:36]
+            assert sent[-2:] == given[-2:]
+        else:
+            assert GIVEN[:36] not in sent
+
+
+@on_both_loops
+async def test_tracestate_is_kept_and_a_request_id_of_the_client_too() -> None:
+    lines = b"TraceState: a=1,b=2\r\ntraceparent: " + GIVEN + b"\r\nX-Request-ID: mine\r\n\r\n"
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(ASKS + lines)
+        await client.message()
+        head = between.engine.heads[0]
+        assert field(head, b"tracestate") == [b"a=1,b=2"]
+        assert field(head, b"x-request-id") == [b"mine"]
+        assert b"X-Request-ID: mine\r\n" in head
+        assert between.exchanges[0].start.request_id == "mine"
+
+
+@on_both_loops
+async def test_a_request_id_that_is_absent_is_made_and_differs_each_time() -> None:
+    async with relay([request, send(OK), request, send(OK)]) as between:
+        client = await between.client(ASKS + b"\r\n")
+        await client.message()
+        await client.send(ASKS + b"\r\n")
+        await client.message()
+        ids = [field(head, b"x-request-id") for head in between.engine.heads]
+        assert all(len(values) == 1 and re.fullmatch(rb"[0-9A-Za-z-]{8,64}", values[0]) for values in ids)
+        assert ids[0] != ids[1]
+        assert [exchange.start.request_id.encode() for exchange in between.exchanges] == ids[0] + ids[1]
+
+
+REFUSED = {
+    "CONNECT": (b"CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n", 405),
+    "TRACE": (b"TRACE /x HTTP/1.1\r\nHost: h\r\n\r\n", 405),
+    "no Host": (b"GET /x HTTP/1.1\r\nX-A: 1\r\n\r\n", 400),
+    "two Hosts": (b"GET /x HTTP/1.1\r\nHost: h\r\nhost: h\r\n\r\n", 400),
+    "Connection names host": (b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: close, Host\r\n\r\n", 400),
+    "Connection names content-length": (
+        b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: Content-Length\r\nContent-Length: 1\r\n\r\na",
+        400,
+    ),
+    "Connection names authorization": (
+        b"GET /x HTTP/1.1\r\nHost: h\r\nAuthorization: k\r\nConnection: authorization\r\n\r\n",
+        400,
+    ),
+    "Connection names traceparent": (b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: traceparent\r\n\r\n", 400),
+    "Connection names x-request-id in a second field": (
+        b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nConnection: x,X-Request-Id\r\n\r\n",
+        400,
+    ),
+    "no request at all": (b"hello there\r\n\r\n", 400),
+    "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize(("sent", "status"), REFUSED.values(), ids=REFUSED)
+@on_both_loops
+async def test_a_request_is_refused_and_never_reaches_the_engine(sent: bytes, status: int) -> None:
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(sent + ASKS + b"X-Behind: 1\r\n\r\n" * (status == 400))
+        await client.until(lambda: b"}" in client.received or client.end)
+        message = await client.message()
+        own_error(message, status)
+        assert sum(between.proxy.rejected.values()) == 1, between.proxy.rejected
+        if field(message, b"connection") == [b"close"]:
+            await client.ended()
+            assert between.engine.connections == []
+
+
+@on_both_loops
+async def test_an_error_of_our_own_holds_nothing_that_the_client_sent() -> None:
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(b"GET /secret-path HTTP/1.1\r\nX-Key: secret-key\r\n\r\n")
+        assert b"secret" not in await client.message()
