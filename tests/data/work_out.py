@@ -7,19 +7,21 @@
 Times are integer nanoseconds from the start of the request (`t_ns` of the recording), so that nothing is
 rounded; only `tpot_s` is a float of seconds. A value that was not observed is null.
 
-How: all bytes of the response are laid in one row, and each byte keeps the time of the socket read it came in.
+How: all bytes of the response are laid in one row; each byte keeps the time of the socket read it came in.
 The head, the chunked framing and the blank lines of the event stream are cut out of that row with plain
 searches; an event has the time of its last byte. The rules are those of the measurement model:
 
 - header_ns, first_byte_ns: the read that ended the head; the read with the first body byte.
 - token-bearing chunk: one choice of one event with non-empty reasoning (`reasoning`, `reasoning_content`) or
-  output (`content`, `text`, `refusal`, `audio`, name or arguments of a tool call). Role, empty and usage: never.
+  output (`content`, `text`, `refusal`, `audio`, name or arguments of a tool call). Never: role, empty, usage.
 - ttft_ns: the first token-bearing chunk; ttfo_ns: the first with output; reasoning_ns: from the first with
   reasoning to the first with output, null without reasoning or without output.
 - gaps: between token-bearing chunks of one choice, listed in the order in which they became known.
   gap_tokens: tokens of the chunk that ended the gap where every chunk carried a running count, else null.
 - usage: of the events that carry usage and no choices; if there are none, of the events with a finish reason.
-  More than one of them (llama.cpp, one a choice): summed. vLLM sends one total. Running counts are no totals.
+  More than one of them (llama.cpp, one a choice): output tokens are summed, input tokens by prompt: the
+  n choices of one prompt repeat its count. vLLM sends one total. Running counts are no totals. In one piece,
+  llama.cpp's usage (told by its `timings`) counts one choice only; for several, the output is not known.
 - terminal: `[DONE]`, else `finish_reason`, else null. Only these two end a stream of these dialects.
 - end: how the transport ended. clean: the closing zero-length chunk or the last byte of content-length came.
   cut: end of file before that. reset: RST. client_left: the recording client went away; also where it gave up
@@ -40,10 +42,11 @@ Checked by hand (bytes and times read off the recording with eyes and a calculat
   (79 - 9) = 4.004704 ms where a client that assumes one token in the first chunk says 3.594 ms.
 - vllm/plain/completions_stream_echo: 8 chunks, the first (10.740257 ms) holds the prompt and the first token;
   (38.934635 - 10.740257) / 7 = 4.027768 ms.
-- llama.cpp/gemma/chat_stream_n2: two events with usage (24 and 24): 48 tokens.
+- llama.cpp/gemma/chat_stream_n2: two events with usage (24 and 24 of 31): 48 tokens of a prompt of 31.
+- llama.cpp/gemma/chat_nostream_n2: two answers of 16 tokens (both ended by max_tokens 16), usage says 16.
 - llama.cpp/gemma/completions_stream_two_prompts: `data: null` first, usage 12 + 12.
 - vllm/midstream/worker_sigkill_stream_started_after: 500 with a JSON body at 16.567325 ms; upstream_error.
-- vllm/midstream/server_sigterm_stream: last byte at 798.4 ms, the client gave up at 120,882.464754 ms: one stall.
+- vllm/midstream/server_sigterm_stream: last byte at 798.4 ms, client gave up at 120,882.465 ms: one stall.
 - llama.cpp/midstream/server_sigkill_stream: end of file without the closing chunk: cut, truncated.
 The times of the head, of the first and last token, the counts, usage, finish reasons and ends of all streamed
 recordings also agree with the table that another, older program printed when the recordings were made.
@@ -147,7 +150,8 @@ def kinds_of(choice):
 
 def parse_stream(events):
     """Every fact of the events in plain lists, in order."""
-    seen = {"chunks": [], "finishes": [], "usage_alone": [], "usage_at_finish": [], "done": None, "error": False}
+    seen = {"chunks": [], "finishes": [], "usage_alone": [], "usage_at_finish": []}
+    seen |= {"done": None, "error": False}
     for time, data in events:
         if data == "[DONE]":
             seen["done"] = time
@@ -182,13 +186,24 @@ def add_up(values):
     return sum(known) if known else None
 
 
-def tokens_from(usages):
+def tokens_from(usages, n):
+    """Totals; each prompt was counted once for each of its n choices where there is more than one usage."""
+    repeats = n if len(usages) > 1 else 1
+    cached = [detail(usage, "prompt_tokens_details", "cached_tokens") for usage in usages]
+    reasoning = [detail(usage, "completion_tokens_details", "reasoning_tokens") for usage in usages]
     return {
-        "input_tokens": add_up([u.get("prompt_tokens") for u in usages]),
-        "cached_input_tokens": add_up([detail(u, "prompt_tokens_details", "cached_tokens") for u in usages]),
-        "output_tokens": add_up([u.get("completion_tokens") for u in usages]),
-        "reasoning_tokens": add_up([detail(u, "completion_tokens_details", "reasoning_tokens") for u in usages]),
+        "input_tokens": share(add_up([usage.get("prompt_tokens") for usage in usages]), repeats),
+        "cached_input_tokens": share(add_up(cached), repeats),
+        "output_tokens": add_up([usage.get("completion_tokens") for usage in usages]),
+        "reasoning_tokens": add_up(reasoning),
     }
+
+
+def share(value, repeats):
+    if value is None:
+        return None
+    assert value % repeats == 0, "choices of one prompt differ in its count"
+    return value // repeats
 
 
 def work_out_gaps(chunks):
@@ -267,6 +282,8 @@ def unary(body):
     """Usage and finish reasons of an answer in one piece; nothing if it is not such an answer."""
     answer = json.loads(body)
     usage = answer.get("usage")
+    if len(answer.get("choices") or []) > 1 and "timings" in answer:
+        usage.pop("completion_tokens")
     reasons = [c.get("finish_reason") for c in answer.get("choices") or [] if c.get("finish_reason")]
     return ([usage] if usage else []), reasons, len(answer.get("choices") or [])
 
@@ -285,7 +302,8 @@ def work_out(name):
     if not streamed and status < 400:
         usages, reasons, choices = unary(body)
     terminal = "[DONE]" if done is not None else "finish_reason" if finishes else None
-    tokens = tokens_from(usages)
+    asked = request["body"] if isinstance(request["body"], dict) else {}
+    tokens = tokens_from(usages, asked.get("n", 1))
     gaps = work_out_gaps(chunks)
     silences = [gap for gap, _ in gaps] + open_gaps(chunks, finishes, done, end_time)
     tpot, basis = work_out_tpot(chunks, usages, tokens)
