@@ -142,7 +142,8 @@ class Exchange:
                 self._pump.cancel()
             client.exchange = None
             client.response_ended_at = monotonic()
-        return Sent(self._client_keeps, client.linger if self._refusal is not None else None)
+        refused_and_closed = self._refusal is not None and not self._client_keeps
+        return Sent(self._client_keeps, client.linger if refused_and_closed else None)
 
     def _whole_body(self) -> bytes | None:
         content = self.request.content
@@ -226,13 +227,7 @@ class Exchange:
         """The response begins."""
         self._status = head.status
         self._framing = heads.client_framing(head, self.head.method, self.head.version)
-        self._client_keeps = (
-            self.request.keep_alive
-            and self.head.version >= (1, 1)
-            and self._upload_done
-            and not self.client.draining
-            and self._framing != "bare"
-        )
+        self._client_keeps = self._may_keep_client()
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
         self._write(
@@ -240,6 +235,11 @@ class Exchange:
         )
         self._tell("response_head", head.status, head.headers, now)
         self._observe = self._observer.observe if self._observer is not None else None
+
+    def _may_keep_client(self) -> bool:
+        """Another request may follow on this client connection (never with HTTP/1.0)."""
+        keeps = self.request.keep_alive and self.head.version >= (1, 1)
+        return keeps and self._upload_done and not self.client.draining
 
     def on_data(self, data: bytes, now: float) -> None:
         """Hot: one call a socket read. Write first, then look."""
@@ -458,7 +458,8 @@ class Exchange:
             return
         self._refusal, self._status = refusal, refusal.status
         now = monotonic()
-        self._write(error_response(refusal, close=True), now)
+        self._client_keeps = self._may_keep_client()
+        self._write(error_response(refusal, close=not self._client_keeps), now)
         self.finish(end, now)
 
     def abort_client(self) -> None:
