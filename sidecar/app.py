@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import ssl
+import sys
 from collections.abc import Callable
 from time import monotonic
 from urllib.parse import urlsplit
@@ -21,8 +22,8 @@ from sidecar.proxy.selftest import failure
 
 log = logging.getLogger("sidecar")
 
-SILENCE_SECONDS = 1.0
 SUPPORTED_AIOHTTP = "3.14"
+LOG_LINE = '{"time": "%(asctime)s", "level": "%(levelname)s", "logger": "%(name)s", "message": "%(message)s"}'
 
 
 class StartError(Exception):
@@ -47,7 +48,8 @@ class Sinks:
     def finished(self, observer: StreamObserver, record: RequestRecord) -> None:
         """An exchange ended."""
         self.open.discard(observer)
-        self._metrics.record(record)
+        # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
+        self._metrics.record(record, record.trace_id if observer.trace.sampled else None)
         self._history.add(record)
 
     def undecodable(self) -> None:
@@ -76,11 +78,13 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     wrong = await failure()
     if wrong is not None:
         raise StartError(f"the self-test failed: {wrong}; supported aiohttp: {SUPPORTED_AIOHTTP}.x")
+    logging.basicConfig(level=config.log.level.upper(), format=LOG_LINE, stream=sys.stderr)
     stop = asyncio.Event()
     _on_signals(stop)
     metrics = Metrics(config.metrics)
     history = History()
     sinks = Sinks(metrics, history)
+    metrics.refresh = lambda: sinks.measure_open(monotonic())
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
@@ -102,23 +106,16 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)
         stack.push_async_callback(proxy.stop)
-        tasks = [asyncio.create_task(state.watch()), asyncio.create_task(_measure(sinks))]
+        watching = asyncio.create_task(state.watch())
         gc.freeze()
         announce(f"{listen_host}:{listen_port}", admin_address)
         await stop.wait()
         log.info("draining")
         ended = await proxy.drain(config.drain.grace, config.drain.limit)
         log.info("drained" if ended else "drain limit reached: open requests are cut")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
     return 0
-
-
-async def _measure(sinks: Sinks) -> None:
-    while True:
-        sinks.measure_open(monotonic())
-        await asyncio.sleep(SILENCE_SECONDS)
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -237,8 +237,9 @@ class Exchange:
         self._observe = self._observer.observe if self._observer is not None else None
 
     def _may_keep_client(self) -> bool:
-        """Another request may follow on this client connection (never with HTTP/1.0)."""
-        keeps = self.request.keep_alive and self.head.version >= (1, 1)
+        """Another request may follow on this client connection: never with HTTP/1.0, and never after a
+        chunked request, whose last trailer aiohttp's parser would put before the next request's fields."""
+        keeps = self.request.keep_alive and self.head.version >= (1, 1) and not self.head.chunked
         return keeps and self._upload_done and not self.client.draining
 
     def on_data(self, data: bytes, now: float) -> None:
