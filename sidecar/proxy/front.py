@@ -63,7 +63,7 @@ class ClientConnection(RequestHandler):
     """One client connection; `exchange` is the request that it carries now."""
 
     __slots__ = (
-        "_front", "_head_times", "_lingering", "draining", "exchange", "head_since", "overloaded",
+        "_front", "_head_times", "_lingering", "_tail", "draining", "exchange", "head_since", "overloaded",
         "read_at", "response_ended_at",
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ class ClientConnection(RequestHandler):
         self.head_since: float | None = None
         self.draining = False
         self.overloaded = False
+        self._tail = b""
         self._head_times: deque[float] = deque()
         self._lingering: asyncio.Future[None] | None = None
 
@@ -83,6 +84,14 @@ class ClientConnection(RequestHandler):
     def idle(self) -> bool:
         """No request is running, queued or half received."""
         return self.exchange is None and not self._messages and self.head_since is None
+
+    @property
+    def ends_with_last_chunk(self) -> bool:
+        """The latest bytes are the end of a chunked body without trailers, and nothing after it.
+
+        No trailer line can be a lone `0`, so the seven bytes can't be part of one.
+        """
+        return self._tail == b"\r\n0\r\n\r\n"
 
     def take_head_time(self) -> float:
         """`t0` of the next request: the read that completed its head, or the end of the previous response."""
@@ -131,6 +140,7 @@ class ClientConnection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         if data:
             self.read_at = monotonic()
+            self._tail = data[-7:] if len(data) >= 7 else (self._tail + data)[-7:]
         if self._lingering is not None:
             return
         before = len(self._messages)

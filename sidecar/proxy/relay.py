@@ -237,10 +237,12 @@ class Exchange:
         self._observe = self._observer.observe if self._observer is not None else None
 
     def _may_keep_client(self) -> bool:
-        """Another request may follow on this client connection: never with HTTP/1.0, and never after a
-        chunked request, whose last trailer aiohttp's parser would put before the next request's fields."""
-        keeps = self.request.keep_alive and self.head.version >= (1, 1) and not self.head.chunked
-        return keeps and self._upload_done and not self.client.draining
+        """Another request may follow on this client connection; never with HTTP/1.0.
+
+        Nor after request trailers: aiohttp's parser puts the last one before the next request's fields.
+        """
+        keeps = self.request.keep_alive and self.head.version >= (1, 1) and not self.client.draining
+        return keeps and self._upload_done and (not self.head.chunked or self.client.ends_with_last_chunk)
 
     def on_data(self, data: bytes, now: float) -> None:
         """Hot: one call a socket read. Write first, then look."""
