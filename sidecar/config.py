@@ -1,8 +1,13 @@
-"""The configuration: one frozen tree, every wrong key or value named with its path.
+"""The settings: their grammar, their defaults, and the only reader of files and environment.
 
-The only reader of files and environment. Flags win over SIDECAR_* variables, these over the file.
+A flag goes before an environment variable, that before the file, that before the default beside the field.
+What is wrong is said all at once, one `path: what is wrong; what to write` a line. A key that is not known
+here is an error, and so is one given twice. `docs/configuration.md` is printed from the classes below.
+A secret is a `SecretStr`: it prints as stars.
 """
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,117 +16,201 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from sidecar.config_errors import line
+
+ENVIRONMENT = {"SIDECAR_UPSTREAM": "upstream", "SIDECAR_LISTEN": "listen", "SIDECAR_ADMIN": "admin"}
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_ENVIRONMENT = {"SIDECAR_UPSTREAM": "upstream", "SIDECAR_LISTEN": "listen", "SIDECAR_ADMIN": "admin"}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)", re.ASCII)
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
+
+MIN_SERIES = 5000  # a page that knows no model by its name needs up to half of it
 
 
 class ConfigError(Exception):
     """What is wrong, one `path: message` a line."""
 
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
 
-def _duration(value: Any) -> float:
-    if isinstance(value, float) or value == 0:
-        return float(value)  # a default, or zero, which needs no unit
+
+# --- values
+
+
+def _duration(value: object) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError("a duration needs a number and a unit, such as 500ms, 2s, 1m or 1h")
-    return float(match[1]) * _UNITS[match[2]]
+    if match is not None:
+        return float(match[1]) * _UNITS[match[2]]
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"a duration needs a unit; write {value}s or {value}ms")
+    raise ValueError("not a duration; write a number and one unit, such as 500ms, 2s, 1m or 1h")
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be longer than 0")
+    return value
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds in the grammar of this file: `75s`, `5m`, `500ms`."""
+    for unit, size in (("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds and not seconds % size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds * 1000:.9g}ms" if seconds else "0s"
 
 
 def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("an address is HOST:PORT, such as 127.0.0.1:8080; port 0 takes a free one")
+    match = _ADDRESS.fullmatch(value)
+    if match is None or int(match[2]) > 65535:
+        raise ValueError("not an address; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
     return value
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the upstream is a URL such as http://127.0.0.1:8000")
-    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-        raise ValueError("the upstream URL has a scheme, a host and a port only; paths come from the client")
-    _ = parts.port
-    return value.rstrip("/")
+    """The engine's URL. What it may hold beside the address is not repeated: it might be a password."""
+    try:
+        parts = urlsplit(value)
+        port_is_right = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError("not a URL; write http://HOST:PORT") from None
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not port_is_right
+        or not value.isprintable()
+    ):
+        raise ValueError("not a URL of an engine; write http://HOST:PORT or https://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("holds a user name or password; clients send their own, leave it out")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or " " in value:
+        raise ValueError("holds more than an address; leave the path out, it comes from the client")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
-Duration = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)]
-Address = Annotated[str, AfterValidator(_address)]
-Url = Annotated[str, AfterValidator(_url)]
+def _list(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Duration = Annotated[float, BeforeValidator(_duration), PlainSerializer(format_duration), "duration"]
+Positive = Annotated[Duration, AfterValidator(_positive), "duration over 0"]
+Address = Annotated[str, AfterValidator(_address), "`HOST:PORT`"]
+Url = Annotated[str, AfterValidator(_url), "URL"]
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], BeforeValidator(_list), "list"
+]
+Count = Annotated[int, Field(ge=1, le=1_000_000), "number over 0"]
+
+
+# --- settings
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, value: object) -> object:
+        return {} if value is None else value  # `limits:` with every line below it commented out
 
 
 class Limits(_Section):
-    """Bounds of the data plane; durations in seconds."""
+    """Bounds of the data plane. What takes longer, or comes in excess, gets an error of the sidecar's own."""
 
-    max_connections: Annotated[int, Field(ge=1, description="client connections; more are answered 503")] = (
-        10000
+    max_connections: Count = Field(default=10_000, description="client connections; more are answered 503")
+    head_timeout: Positive = Field(
+        default=10.0, description="for a request head, from its first byte; then 408"
     )
-    head_timeout: Annotated[Duration, Field(description="for a request head, from its first byte")] = 10.0
-    idle_timeout: Annotated[Duration, Field(description="for a client connection without a request")] = 75.0
-    body_timeout: Annotated[Duration, Field(description="for the next byte of a request body")] = 60.0
-    client_write_timeout: Annotated[Duration, Field(description="for a client that takes no byte")] = 300.0
-    connect_timeout: Annotated[Duration, Field(description="to connect to the engine")] = 5.0
-    response_head_timeout: Annotated[
-        Duration, Field(description="for the engine's response head; 0 waits for ever (engines queue)")
-    ] = 0.0
-    upstream_idle: Annotated[
-        Duration, Field(description="how long an idle engine connection is kept; engines close theirs at 5s")
-    ] = 4.0
+    idle_timeout: Positive = Field(
+        default=75.0, description="for a client connection without a request; then closed"
+    )
+    body_timeout: Positive = Field(default=60.0, description="for the next byte of a request body; then 408")
+    client_write_timeout: Positive = Field(
+        default=300.0, description="for a client that takes no byte; then closed"
+    )
+    connect_timeout: Positive = Field(default=5.0, description="to connect to the engine; then 504")
+    response_head_timeout: Duration = Field(
+        default=0.0,
+        description="for the engine's response head, then 504; `0s` waits for ever, since engines queue",
+    )
+    upstream_idle: Duration = Field(
+        default=4.0,
+        description="how long an idle engine connection is kept; vLLM and llama.cpp close theirs at 5s",
+    )
 
 
 class Drain(_Section):
-    """What happens on SIGTERM and `POST /-/drain`."""
+    """What happens on SIGTERM and on `POST /-/drain`."""
 
-    grace: Annotated[Duration, Field(description="between readiness off and closing the listener")] = 0.0
-    limit: Annotated[Duration, Field(description="for running streams and uploads to finish")] = 30.0
+    grace: Duration = Field(default=0.0, description="between readiness off and closing the listener")
+    limit: Duration = Field(default=30.0, description="for running streams and uploads to finish")
 
 
 class MetricsConfig(_Section):
-    """The store behind /metrics."""
+    """The store behind `/metrics`."""
 
-    detail: Annotated[Literal["basic", "full"], Field(description="full adds seldom needed families")] = (
-        "basic"
+    detail: Literal["basic", "full"] = Field(
+        default="basic", description="`full` adds families that are seldom needed"
     )
-    max_series: Annotated[int, Field(ge=100, description="above it, new models are counted as other")] = 30000
-    max_models: Annotated[int, Field(ge=1, description="served names that become labels")] = 50
+    max_series: Annotated[int, Field(ge=MIN_SERIES, le=1_000_000)] = Field(
+        default=30_000, description="samples on the page; near it, further series of models go to `other`"
+    )
+    max_models: Count = Field(
+        default=50, description="served names that become labels; further ones are `other`"
+    )
 
 
 class Ready(_Section):
     """What `/-/ready` looks at."""
 
-    check_upstream: Annotated[bool, Field(description="not ready while the engine does not answer")] = True
+    check_upstream: bool = Field(default=True, description="not ready while the engine does not answer")
 
 
 class Log(_Section):
     """JSON lines on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severity")] = (
-        "info"
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severity shown"
     )
 
 
 class Config(_Section):
     """Everything that can be set."""
 
-    upstream: Annotated[Url, Field(description="the engine, such as http://127.0.0.1:8000")]
-    listen: Annotated[Address, Field(description="where clients connect")] = "127.0.0.1:8080"
-    admin: Annotated[Address, Field(description="where /metrics and the admin pages are")] = "127.0.0.1:9464"
-    models: Annotated[
-        tuple[str, ...], Field(description="served model names, where the engine does not list them itself")
-    ] = ()
-    stall_threshold: Annotated[Duration, Field(description="a longer gap between tokens is a stall")] = 1.0
+    upstream: Url = Field(description="the engine, such as `http://127.0.0.1:8000`")
+    listen: Address = Field(
+        default="127.0.0.1:8080", description="where clients connect; port 0 takes a free one"
+    )
+    admin: Address = Field(default="127.0.0.1:9464", description="where `/metrics` and the admin pages are")
+    models: Names = Field(
+        default=(), description="served model names, where the engine does not list them itself"
+    )
+    stall_threshold: Positive = Field(default=1.0, description="a longer gap between tokens is a stall")
     limits: Limits = Limits()
     drain: Drain = Drain()
     metrics: MetricsConfig = MetricsConfig()
     ready: Ready = Ready()
     log: Log = Log()
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> "Config":
+        if self.listen == self.admin and self.listen_address[1]:
+            raise ValueError("admin: the same address as listen; give it a port of its own")
+        return self
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -133,16 +222,39 @@ class Config(_Section):
         """Host and port."""
         return _split(self.admin)
 
+    def shown(self) -> dict[str, Any]:
+        """The settings in force in the grammar of the file, secrets hidden."""
+        return self.model_dump(mode="json")
 
-def load(path: str | None, flags: Mapping[str, str]) -> Config:
-    """The configuration in force. Raises ConfigError, which names every mistake with its path."""
-    values = _read(path) if path else {}
-    values |= {key: os.environ[name] for name, key in _ENVIRONMENT.items() if os.environ.get(name)}
-    values |= flags
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that differ when a setting does."""
+        return hashlib.sha256(json.dumps(self.shown(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def load(
+    path: str | None, flags: Mapping[str, object] | None = None, environment: Mapping[str, str] | None = None
+) -> Config:
+    """The settings in force; `flags` by field name, None for one not given.
+
+    Raises ConfigError, which names every mistake with its path.
+    """
+    environment = os.environ if environment is None else environment
+    values, errors = _read(path) if path else ({}, [])
+    sources: dict[str, str] = {}
+    for variable, key in ENVIRONMENT.items():
+        if environment.get(variable):
+            values[key], sources[key] = environment[variable], variable
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key], sources[key] = value, f"--{key}"
+    config = None
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as wrong:
-        raise ConfigError("\n".join(_line(error) for error in wrong.errors())) from None
+        errors += [line(error, Config, sources) for error in wrong.errors()]
+    if config is None or errors:
+        raise ConfigError(errors)
+    return config
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -150,36 +262,46 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+# --- the file
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice: YAML takes the last one silently."""
+    """Notes every key that is given twice: YAML itself would take the last one silently."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                line = node.start_mark.line + 1
-                raise ConfigError(f"{key}: given twice in the section that starts at line {line}")
-        return super().construct_mapping(node, deep)
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.repeated: list[str] = []
+
+    def note_repeated(self, node: yaml.Node | None, path: str = "") -> None:
+        """Walk the tree of nodes, below `path`."""
+        if not isinstance(node, yaml.MappingNode):
+            return
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = f"{path}{key.value}", key.start_mark.line + 1
+            if name in first:
+                self.repeated.append(f"{name}: given twice, on lines {first[name]} and {line}; keep one")
+            first.setdefault(name, line)
+            self.note_repeated(value, f"{name}.")
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> tuple[dict[str, Any], list[str]]:
     try:
-        values = yaml.load(Path(path).read_bytes(), _Loader)  # noqa: S506 -- a SafeLoader
+        loader = _Loader(Path(path).read_text("utf-8"))
+        node = loader.get_single_node()
+        loader.note_repeated(node)
+        values = {} if node is None else loader.construct_document(node)
     except OSError as failed:
-        raise ConfigError(f"{path}: can't be read: {failed.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as broken:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(broken).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"{path}: the file must be a mapping of settings")
-    return values
+        raise ConfigError([f"{path}: can't be read: {failed.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: not UTF-8 text"]) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as broken:
+        raise ConfigError([f"{path}: not YAML: {_where(broken)}"]) from None
+    if not isinstance(values, dict):
+        raise ConfigError([f"{path}: not a mapping; write settings as `key: value` lines"])
+    return {str(key): value for key, value in values.items()}, loader.repeated
 
 
-_MESSAGES = {"extra_forbidden": "unknown key", "missing": "required, but not given"}
-
-
-def _line(error: Any) -> str:
-    path = ".".join(str(part) for part in error["loc"]) or "config"
-    message = _MESSAGES.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
-    return f"{path}: {message}"
+def _where(broken: Exception) -> str:
+    mark, problem = getattr(broken, "problem_mark", None), getattr(broken, "problem", None)
+    return f"{problem or 'can not be parsed'}{f', line {mark.line + 1}' if mark else ''}"

@@ -1,0 +1,357 @@
+"""Every exported metric as data: names, labels, units, buckets, and what each number means.
+
+Everyone else imports from here; `docs/metrics.md` is printed from here. Base units: seconds, tokens,
+ratios of 0 to 1. No colon in a name: colons are for recording rules, and a scraper that asks for
+OpenMetrics would get an underscore instead. Every label has a closed set of values, or a capped one
+(`model`), so the number of series has an end that is known before the first request.
+
+At most 16 buckets a latency family, `+Inf` included. Where they lie: gaps between tokens are 5 to 50 ms
+on today's engines and promises about them are of the same size; first tokens are promised within 0.2 to
+2 s; the rest may take minutes. Lengths go by powers of four, as in OpenTelemetry's
+`gen_ai.client.token.usage`.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+Detail = Literal["basic", "full"]
+
+
+class Family(NamedTuple):
+    """One metric family. `labels` are in the order in which a child's values are given."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    unit: str = ""
+    buckets: tuple[float, ...] = ()  # upper bounds without +Inf
+    detail: Detail = "basic"  # "full": only with `metrics.detail: full`
+
+
+# --- labels
+
+OTHER: Final = "other"
+
+OPERATIONS: Final = ("chat", "text_completion", "responses", "messages", "generate", "embeddings", OTHER)
+OUTCOMES: Final = (
+    "completed",
+    "client_disconnected_before_output",
+    "client_disconnected",
+    "client_error",
+    "overloaded",
+    "upstream_error",
+    "upstream_unreachable",
+    "upstream_reset",
+    "truncated",
+    "error_in_stream",
+    "timeout",
+)
+ITL_BASES: Final = ("per_chunk_usage", "chunks")
+TPOT_BASES: Final = ("usage", "chunks")
+SILENCES: Final = (2, 10, 60)  # seconds
+
+LABELS: Final[dict[str, tuple[str, ...]]] = {
+    "model": (),  # a served name or `other`
+    "operation": OPERATIONS,
+    "streaming": ("true", "false"),
+    "outcome": OUTCOMES,
+    "basis": ("per_chunk_usage", "usage", "chunks"),
+    "during": ("reasoning", "output", "tool_call"),
+    "older_than": tuple(str(seconds) for seconds in SILENCES),
+    "stage": (),  # the rest is what the sidecar's own code names
+    "reason": (),
+    "what": (),
+    "label": ("model",),
+    "version": (),
+    "digest": (),
+}
+"""Label -> its values; none listed: not a list that is known here."""
+
+# --- buckets (seconds, tokens)
+
+GAP_BUCKETS: Final = (
+    0.001,
+    0.002,
+    0.003,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.025,
+    0.04,
+    0.06,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    5.0,
+)
+FIRST_TOKEN_BUCKETS: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    5.0,
+    15.0,
+    60.0,
+)
+DURATION_BUCKETS: Final = (
+    0.005,
+    0.025,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    300.0,
+    600.0,
+)
+WAIT_BUCKETS: Final = (
+    0.001,
+    0.01,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+STALL_BUCKETS: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+LENGTH_BUCKETS: Final = tuple(float(4**power) for power in range(14))
+OVERHEAD_BUCKETS: Final = (
+    5e-06,
+    1e-05,
+    2e-05,
+    5e-05,
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.05,
+    0.1,
+)
+LAG_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+_MODEL = ("model",)
+_BY_OPERATION = ("model", "operation")
+_BY_STREAMING = ("model", "operation", "streaming")
+_BY_BASIS = ("model", "operation", "basis")
+
+
+def _seconds(
+    name: str, labels: tuple[str, ...], buckets: tuple[float, ...], text: str, detail: Detail = "basic"
+) -> Family:
+    return Family(name, "histogram", labels, text, "seconds", buckets, detail)
+
+
+def _lengths(name: str, labels: tuple[str, ...], text: str) -> Family:
+    return Family(name, "histogram", labels, text, "tokens", LENGTH_BUCKETS)
+
+
+def _counter(name: str, labels: tuple[str, ...], text: str, unit: str = "") -> Family:
+    return Family(name, "counter", labels, text, unit)
+
+
+def _gauge(name: str, labels: tuple[str, ...], text: str, unit: str = "") -> Family:
+    return Family(name, "gauge", labels, text, unit)
+
+
+def _info(name: str, labels: tuple[str, ...], text: str) -> Family:
+    return Family(name, "info", labels, text)
+
+
+# --- what the clients lived through
+
+REQUESTS = _counter(
+    "llm_requests_total",
+    ("model", "operation", "streaming", "outcome"),
+    "Finished requests by how they ended.",
+)
+IN_FLIGHT = _gauge("llm_requests_in_flight", _BY_OPERATION, "Requests that have begun and not ended.")
+REQUEST_DURATION = _seconds(
+    "llm_request_duration_seconds",
+    _BY_STREAMING,
+    DURATION_BUCKETS,
+    "E2E: request head received until the end of the response body.",
+)
+HEADERS_TIME = _seconds(
+    "llm_time_to_response_headers_seconds",
+    _BY_STREAMING,
+    FIRST_TOKEN_BUCKETS,
+    "Request head received until response head received.",
+    detail="full",
+)
+TTFB = _seconds(
+    "llm_time_to_first_byte_seconds",
+    _BY_STREAMING,
+    FIRST_TOKEN_BUCKETS,
+    "Request head received until the first byte of the response body.",
+)
+TTFT = _seconds(
+    "llm_time_to_first_token_seconds",
+    _BY_OPERATION,
+    FIRST_TOKEN_BUCKETS,
+    "TTFT: request head received until the first token-bearing chunk, reasoning included; streamed only.",
+)
+TTFO = _seconds(
+    "llm_time_to_first_output_seconds",
+    _BY_OPERATION,
+    FIRST_TOKEN_BUCKETS,
+    "TTFO: request head received until the first chunk of the answer itself; streamed only.",
+)
+REASONING = _seconds(
+    "llm_reasoning_seconds",
+    _MODEL,
+    DURATION_BUCKETS,
+    "First chunk of reasoning until first chunk of the answer; streamed only.",
+)
+ICL = _seconds(
+    "llm_inter_chunk_latency_seconds",
+    _BY_OPERATION,
+    GAP_BUCKETS,
+    "ICL: gaps between token-bearing chunks of one choice, without gaps in which the client took nothing.",
+)
+ITL = _seconds(
+    "llm_inter_token_latency_seconds",
+    _BY_BASIS,
+    GAP_BUCKETS,
+    "ITL: gap divided by the tokens of the chunk, once a token; basis chunks: one token a chunk assumed.",
+)
+TPOT = _seconds(
+    "llm_time_per_output_token_seconds",
+    _BY_BASIS,
+    GAP_BUCKETS,
+    "TPOT: mean time per output token after the first chunk, once a request; streamed only.",
+)
+STALL = _seconds("llm_stall_seconds", _MODEL, STALL_BUCKETS, "Gaps longer than the stall threshold.")
+STALLS = _counter("llm_stalls_total", (*_BY_OPERATION, "during"), "Stalls by what the stream was doing.")
+STALLED_REQUESTS = _counter("llm_stalled_requests_total", _BY_OPERATION, "Requests with at least one stall.")
+SILENT_STREAMS = _gauge(
+    "llm_silent_streams",
+    ("older_than",),
+    "Open streams without a token for so many seconds, also before the first one.",
+)
+OLDEST_SILENCE = _gauge(
+    "llm_oldest_silent_stream_seconds",
+    (),
+    "The longest time since the last token, or since the request, of any open stream.",
+    unit="seconds",
+)
+INPUT_TOKENS = _counter(
+    "llm_input_tokens_total", _BY_OPERATION, "Input tokens, cached ones included, from usage.", unit="tokens"
+)
+CACHED_INPUT_TOKENS = _counter(
+    "llm_cached_input_tokens_total",
+    _BY_OPERATION,
+    "Input tokens that the engine had cached, from usage.",
+    unit="tokens",
+)
+OUTPUT_TOKENS = _counter(
+    "llm_output_tokens_total", _BY_OPERATION, "Output tokens, reasoning included, from usage.", unit="tokens"
+)
+REASONING_TOKENS = _counter(
+    "llm_reasoning_tokens_total", _BY_OPERATION, "Reasoning tokens, from usage.", unit="tokens"
+)
+WITHOUT_USAGE = _counter(
+    "llm_requests_without_usage_total",
+    _BY_OPERATION,
+    "Completed requests whose response was read and carried no token counts.",
+)
+STREAM_CHUNKS = _counter("llm_stream_chunks_total", _BY_OPERATION, "Token-bearing chunks.")
+STREAM_READS = _counter(
+    "llm_stream_reads_total",
+    _BY_OPERATION,
+    "Socket reads that held a token-bearing chunk; chunks over reads is the coalescing.",
+)
+BUFFERED = _counter(
+    "llm_buffered_responses_total",
+    _BY_OPERATION,
+    "Streams with the signature of a buffering hop between engine and sidecar.",
+)
+WRITE_WAIT = _seconds(
+    "llm_client_write_wait_seconds",
+    _MODEL,
+    WAIT_BUCKETS,
+    "Time of a request in which the client would not take bytes; one value a response.",
+)
+UPLOAD = _seconds(
+    "llm_upload_seconds",
+    _MODEL,
+    WAIT_BUCKETS,
+    "Request head received until the last byte of the request body.",
+)
+INPUT_LENGTH = _lengths("llm_request_input_tokens", _BY_OPERATION, "Input tokens of a request, from usage.")
+OUTPUT_LENGTH = _lengths(
+    "llm_request_output_tokens", _BY_OPERATION, "Output tokens of a request, from usage."
+)
+
+# --- the sidecar itself
+
+BUILD_INFO = _info("llm_sidecar_build_info", ("version",), "The sidecar's version.")
+CONFIG_INFO = _info("llm_sidecar_config_info", ("digest",), "Digest of the settings in force; see /config.")
+OVERHEAD = _seconds(
+    "llm_sidecar_overhead_seconds",
+    ("stage",),
+    OVERHEAD_BUCKETS,
+    "Time that a request head, a response head or a chunk spent inside the sidecar.",
+)
+LOOP_LAG = _seconds(
+    "llm_sidecar_event_loop_lag_seconds",
+    (),
+    LAG_BUCKETS,
+    "How late the event loop ran a timer; stamps may be late by as much.",
+)
+OBSERVER_ERRORS = _counter(
+    "llm_sidecar_observer_errors_total", ("stage",), "Faults in observing; the bytes passed all the same."
+)
+LABEL_OVERFLOW = _counter(
+    "llm_sidecar_label_overflow_total",
+    ("label",),
+    "Times that a served name became other because max_models or max_series was reached.",
+)
+REJECTED = _counter(
+    "llm_sidecar_rejected_requests_total", ("reason",), "Requests refused before they were LLM requests."
+)
+RETRIES = _counter(
+    "llm_sidecar_upstream_retries_total",
+    ("reason",),
+    "Requests sent again because a pooled connection had been closed.",
+)
+DROPPED = _counter("llm_sidecar_dropped_total", ("what",), "What was not kept because a bound was reached.")
+
+CLIENT_VIEW: Final = (
+    REQUESTS, IN_FLIGHT, REQUEST_DURATION, HEADERS_TIME, TTFB, TTFT, TTFO, REASONING, ICL, ITL, TPOT,
+    STALL, STALLS, STALLED_REQUESTS, SILENT_STREAMS, OLDEST_SILENCE, INPUT_TOKENS, CACHED_INPUT_TOKENS,
+    OUTPUT_TOKENS, REASONING_TOKENS, WITHOUT_USAGE, STREAM_CHUNKS, STREAM_READS, BUFFERED, WRITE_WAIT,
+    UPLOAD, INPUT_LENGTH, OUTPUT_LENGTH,
+)  # fmt: skip
+ITSELF: Final = (
+    BUILD_INFO, CONFIG_INFO, OVERHEAD, LOOP_LAG, OBSERVER_ERRORS, LABEL_OVERFLOW, REJECTED, RETRIES,
+    DROPPED,
+)  # fmt: skip
+FAMILIES: Final = (*CLIENT_VIEW, *ITSELF)

@@ -1,0 +1,309 @@
+"""The store behind `/metrics`: what a finished request, a gap and a sweep become.
+
+One thread, no I/O, no clock, no lock. `prometheus_client` would need 57 ms to render 200 histograms and
+six times as long to observe one (docs/performance.md), and the page is rendered on the loop that stamps
+the tokens.
+
+A label never holds what a client typed: `model` is a name that the engine says it serves, or `other`.
+Series are made when they are first needed, and their number is bounded: `max_models` names at most, and
+near `max_series` samples further series of named models go to `other`, for which room is kept.
+"""
+
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from sidecar import __version__, catalogue
+from sidecar.catalogue import FAMILIES, LABELS, OTHER, Family
+from sidecar.config import MetricsConfig
+from sidecar.core.events import GapSink
+from sidecar.core.record import RequestRecord
+from sidecar.exposition import Counter, Gauge, Histogram, Series, slices
+
+MAX_NAME = 256  # characters of a served name
+MAX_TOKENS = 10**9  # a count beyond it, or below zero, is an engine's mistake and would spoil a counter
+OPEN_LABEL_VALUES = 16  # assumed for a label whose values the catalogue does not list (`stage`, `reason`)
+
+_KINDS: dict[str, type[Series]] = {"counter": Counter, "gauge": Gauge, "info": Gauge, "histogram": Histogram}
+
+S = TypeVar("S", Counter, Gauge, Histogram)
+Getter = Callable[[RequestRecord], float | None]
+Count = Callable[[RequestRecord], int | None]
+
+# One value of a record each, where it was observed; exemplars go with these.
+_DURATIONS: tuple[tuple[Family, Getter], ...] = (
+    (catalogue.REQUEST_DURATION, attrgetter("e2e")),
+    (catalogue.HEADERS_TIME, attrgetter("headers_time")),
+    (catalogue.TTFB, attrgetter("ttfb")),
+    (catalogue.TTFT, attrgetter("ttft")),
+    (catalogue.TTFO, attrgetter("ttfo")),
+    (catalogue.REASONING, attrgetter("reasoning")),
+    (catalogue.TPOT, attrgetter("tpot")),
+    (catalogue.UPLOAD, attrgetter("upload")),
+    (catalogue.WRITE_WAIT, lambda record: None if record.b1 is None else record.client_write_wait),
+)
+# Counts from usage: the counter that adds them up, the histogram of their distribution.
+_TOKENS: tuple[tuple[Family, Family | None, Count], ...] = (
+    (catalogue.INPUT_TOKENS, catalogue.INPUT_LENGTH, attrgetter("input_tokens")),
+    (catalogue.CACHED_INPUT_TOKENS, None, attrgetter("cached_input_tokens")),
+    (catalogue.OUTPUT_TOKENS, catalogue.OUTPUT_LENGTH, attrgetter("output_tokens")),
+    (catalogue.REASONING_TOKENS, None, attrgetter("reasoning_tokens")),
+)
+# How much each finished request adds; no series where it is nothing.
+_COUNTS: tuple[tuple[Family, Count], ...] = (
+    (catalogue.STALLED_REQUESTS, lambda record: int(bool(record.stalls))),
+    (catalogue.WITHOUT_USAGE, lambda record: int(_without_usage(record))),
+    (catalogue.STREAM_CHUNKS, lambda record: record.chunks if record.streaming else None),
+    (catalogue.STREAM_READS, lambda record: record.reads if record.streaming else None),
+    (catalogue.BUFFERED, lambda record: int(record.buffered)),
+)
+
+
+class ModelNames:
+    """The names that may be a `model` label: what the engine serves, the first `max_models` of it."""
+
+    def __init__(self, max_models: int) -> None:
+        self._max = max_models
+        self._known: set[str] = set()
+        self._refused: set[str] = set()
+        self.served: tuple[str, ...] = ()
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Replace the served names. One that was a label stays one: its series exist."""
+        self.served = tuple(dict.fromkeys(names))
+        self._refused.clear()
+        for name in self.served:
+            if name in self._known or not (0 < len(name) <= MAX_NAME and name.isprintable()):
+                continue
+            (self._known if len(self._known) < self._max else self._refused).add(name)
+
+    def label(self, raw: str | None) -> str:
+        """The label for what a request named; for one that named nothing, the only served model."""
+        name = self._resolve(raw)
+        return name if name in self._known else OTHER
+
+    def overflows(self, raw: str | None) -> bool:
+        """Is it served, and `other` only because there are too many?"""
+        return self._resolve(raw) in self._refused
+
+    def _resolve(self, raw: str | None) -> str:
+        if raw is None:
+            return self.served[0] if len(self.served) == 1 else OTHER
+        return raw
+
+
+class _Table:
+    """The series of one family."""
+
+    __slots__ = ("cost", "family", "make", "model_at", "series")
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.make = _KINDS[family.kind]
+        self.model_at = family.labels.index("model") if "model" in family.labels else None
+        self.cost = len(family.buckets) + 3 if family.kind == "histogram" else 1  # +Inf, count, sum
+        self.series: dict[tuple[str, ...], Series] = {}
+
+    def reserve(self) -> int:
+        """Samples that this family may come to without a named model."""
+        sizes = (
+            1 if name == "model" else len(LABELS[name]) or OPEN_LABEL_VALUES for name in self.family.labels
+        )
+        return self.cost * prod(sizes)
+
+
+RESERVED_SAMPLES = sum(_Table(family).reserve() for family in FAMILIES)
+"""What the page may come to when every request goes to `other`; kept free below `max_series`."""
+
+
+class Metrics:
+    """All families of the catalogue, and how a request changes them."""
+
+    def __init__(self, config: MetricsConfig) -> None:
+        self.models = ModelNames(config.max_models)
+        self.refresh: Callable[[], None] = lambda: None  # called before a page is rendered
+        shown = ("basic", config.detail)
+        self._tables = {family.name: _Table(family) for family in FAMILIES}
+        self._shown = [table for table in self._tables.values() if table.family.detail in shown]
+        self._durations = [row for row in _DURATIONS if row[0].detail in shown]
+        self._room = config.max_series - RESERVED_SAMPLES  # for named models
+        self._sinks: dict[tuple[str, str], GapSink] = {}
+        self._followed: list[tuple[str, Mapping[str, int]]] = []
+        self._overflow = self.counter(catalogue.LABEL_OVERFLOW.name, "model")
+        self.gauge(catalogue.BUILD_INFO.name, __version__).set(1)
+        self.set_silence(())
+
+    # --- series
+
+    def child(self, name: str, *values: str) -> Any:
+        """The series of family `name` with these label values, made at first use. Keep it where it is hot.
+
+        A further series of a named model goes to `other` when the room is used up; that is counted.
+        Raises KeyError for a family that is not in the catalogue, ValueError for too few or many labels.
+        """
+        table = self._tables[name]
+        series = table.series.get(values)
+        return self._new(table, values) if series is None else series
+
+    def counter(self, name: str, *values: str) -> Counter:
+        """`child` of a counter."""
+        return _of(Counter, self.child(name, *values))
+
+    def gauge(self, name: str, *values: str) -> Gauge:
+        """`child` of a gauge."""
+        return _of(Gauge, self.child(name, *values))
+
+    def histogram(self, name: str, *values: str) -> Histogram:
+        """`child` of a histogram."""
+        return _of(Histogram, self.child(name, *values))
+
+    def _new(self, table: _Table, values: tuple[str, ...]) -> Any:
+        at = table.model_at
+        series = table.make(table.family, values)
+        if at is not None and values[at] != OTHER:
+            if table.cost > self._room:
+                self._overflow.inc()
+                return self.child(table.family.name, *values[:at], OTHER, *values[at + 1 :])
+            self._room -= table.cost
+        table.series[values] = series
+        return series
+
+    # --- models
+
+    def learn_models(self, names: Iterable[str]) -> None:
+        """The engine serves these."""
+        self.models.learn(names)
+        for name in self.models.served:
+            for operation in ("chat", "text_completion"):
+                self.child(catalogue.IN_FLIGHT.name, self.model_label(name), operation)
+
+    def model_label(self, raw: str | None) -> str:
+        """The value of `model` for what a request named, None when it named nothing that could be read."""
+        return self.models.label(raw)
+
+    # --- requests
+
+    def gap_sink(self, model: str, operation: str) -> GapSink:
+        """Where the gaps of such streams go, live; `model` is a label. A gap costs one search, two cells."""
+        key = model, operation
+        sink = self._sinks.get(key)
+        if sink is None:
+            icl = self.histogram(catalogue.ICL.name, model, operation)
+            sink = self._sinks[key] = _gap_sink(
+                icl, lambda basis: self.histogram(catalogue.ITL.name, model, operation, basis)
+            )
+        return sink
+
+    def record(self, record: RequestRecord, exported_trace: str | None = None) -> None:
+        """A request has ended. `exported_trace`: its trace id, when that trace is known to be exported."""
+        model = self.models.label(record.model)
+        if model == OTHER and self.models.overflows(record.model):
+            self._overflow.inc()
+        labels = {
+            "model": model,
+            "operation": record.operation,
+            "streaming": "true" if record.streaming else "false",
+            "outcome": record.outcome,
+            "basis": record.tpot_basis or "",
+        }
+        self._labelled(catalogue.REQUESTS, labels).inc()
+        at = record.wall + record.ended - record.t0
+        for family, duration in self._durations:
+            seconds = duration(record)
+            if seconds is not None:
+                self._labelled(family, labels).observe(seconds, exported_trace, at)
+        for family, added in _COUNTS:
+            count = added(record)
+            if count:
+                self._labelled(family, labels).inc(count)
+        self._count_tokens(record, labels)
+        for stall in record.stalls:
+            self.histogram(catalogue.STALL.name, model).observe(stall.duration)
+            self.counter(catalogue.STALLS.name, model, record.operation, stall.during).inc()
+
+    def _count_tokens(self, record: RequestRecord, labels: Mapping[str, str]) -> None:
+        for total, length, read in _TOKENS:
+            tokens = read(record)
+            if tokens is not None and 0 <= tokens <= MAX_TOKENS:
+                self._labelled(total, labels).inc(tokens)
+                if length is not None:
+                    self._labelled(length, labels).observe(tokens)
+
+    def _labelled(self, family: Family, labels: Mapping[str, str]) -> Any:
+        return self.child(family.name, *[labels[name] for name in family.labels])
+
+    # --- what is true at the moment, and what others count
+
+    def set_silence(self, ages: Iterable[float]) -> None:
+        """Seconds since the last token, or since the request, of every open stream."""
+        found = sorted(ages)
+        for limit in catalogue.SILENCES:
+            silent = len(found) - bisect_left(found, limit)
+            self.gauge(catalogue.SILENT_STREAMS.name, str(limit)).set(silent)
+        self.gauge(catalogue.OLDEST_SILENCE.name).set(found[-1] if found else 0)
+
+    def set_in_flight(self, requests: Iterable[tuple[str | None, str]]) -> None:
+        """What each open request named as its model, and its operation."""
+        for series in self._tables[catalogue.IN_FLIGHT.name].series.values():
+            _of(Gauge, series).set(0)
+        for labels, count in Tally((self.model_label(raw), operation) for raw, operation in requests).items():
+            self.gauge(catalogue.IN_FLIGHT.name, *labels).inc(count)
+
+    def follow(self, name: str, counts: Mapping[str, int]) -> None:
+        """Counter family `name`, of one label, shows what somebody else counts in `counts`."""
+        self._followed.append((name, counts))
+
+    def take_counters(
+        self, rejected: Mapping[str, int], retries: Mapping[str, int], faults: Mapping[str, int]
+    ) -> None:
+        """Show what the proxy counts."""
+        self.follow(catalogue.REJECTED.name, rejected)
+        self.follow(catalogue.RETRIES.name, retries)
+        self.follow(catalogue.OBSERVER_ERRORS.name, faults)
+
+    # --- the page
+
+    def render_slices(self, openmetrics: bool) -> Iterator[bytes]:
+        """The page in small pieces, without OpenMetrics' end mark (`exposition.END`)."""
+        self.refresh()
+        for name, counts in self._followed:
+            for value, count in list(counts.items()):
+                self.counter(name, value).value = count
+        return slices(((table.family, table.series.values()) for table in self._shown), openmetrics)
+
+
+def _gap_sink(icl: Histogram, itl: Callable[[str], Histogram]) -> GapSink:
+    """ICL and ITL have the same bounds, so a gap without a token count is one search for both."""
+    bounds, icl_counts = icl.bounds, icl.counts
+    by_usage: Histogram | None = None
+    by_chunks: Histogram | None = None
+
+    def sink(gap: float, tokens: int | None) -> None:
+        nonlocal by_usage, by_chunks
+        bucket = bisect_left(bounds, gap)
+        icl_counts[bucket] += 1
+        icl.sum += gap
+        if tokens is None:
+            if by_chunks is None:
+                by_chunks = itl("chunks")
+            by_chunks.counts[bucket] += 1
+            by_chunks.sum += gap
+        elif 0 < tokens <= MAX_TOKENS:
+            if by_usage is None:
+                by_usage = itl("per_chunk_usage")
+            by_usage.observe_n(gap / tokens, tokens)
+
+    return sink
+
+
+def _without_usage(record: RequestRecord) -> bool:
+    said_nothing = record.input_tokens is None and record.output_tokens is None
+    return said_nothing and record.observed and record.outcome == "completed"
+
+
+def _of(kind: type[S], series: object) -> S:
+    assert isinstance(series, kind), f"not a {kind.__name__}"
+    return series
