@@ -17,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"sidecar {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    argv = sys.argv[1:] if argv is None else argv
+    for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:  # only what runs is imported
         module = importlib.import_module(f"sidecar.commands.{name}")
         subparser = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(subparser)
