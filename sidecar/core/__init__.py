@@ -11,6 +11,7 @@ In the order in which a request passes:
     dialects      payloads -> events, one file an API; which path is which operation
     events        what can be seen on the wire: the vocabulary
     timeline      events with times -> the fields of the record, and every gap live
+    choice        one choice of the answer, as far as it has come
     counting      tokens out of the shapes in which engines give usage; the signature of a buffering hop
     waits         when the client would not take bytes
     outcome       how a request ended, in a closed list

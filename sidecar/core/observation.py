@@ -37,7 +37,7 @@ class Observation:
     """What is known of one request. All times are seconds of one monotonic clock."""
 
     __slots__ = (
-        "_b1", "_bytes_in", "_bytes_out", "_connected", "_decoded", "_encoded", "_facts", "_finished",
+        "_b1", "_bytes_in", "_bytes_out", "_connected", "_decoded", "_encoded", "_facts",
         "_framer", "_gap_sink", "_h", "_idle", "_missed", "_payload", "_read_at", "_reader", "_request",
         "_reused", "_sent", "_streamed", "_up", "_waited_at", "_wall", "method", "operation", "request_id",
         "status", "t0", "timeline", "trace_id",
@@ -87,7 +87,6 @@ class Observation:
         self._decoded = 0  # payload bytes decoded of the read at hand
         self._missed = 0
         self._bytes_in = self._bytes_out = 0
-        self._finished = False
 
     # --- the live view
 
@@ -239,6 +238,7 @@ class Observation:
             self.status = status
         observed = self._end_of_body(end, now)
         timeline = self.timeline
+        timeline.waits.settle(now)
         return RequestRecord(
             id=self.request_id,
             trace_id=self.trace_id,

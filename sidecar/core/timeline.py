@@ -14,7 +14,8 @@ Which choice a usage belongs to is decided here, what the counts add up to in `c
 from collections.abc import Callable
 from typing import Any
 
-from sidecar.core.counting import first_tokens, hidden_tokens, looks_buffered, total_usage
+from sidecar.core.choice import Choice, choice_records, first_chunk_tokens, wait_inside
+from sidecar.core.counting import hidden_tokens, looks_buffered, total_usage
 from sidecar.core.events import (
     DURING,
     OUTPUT,
@@ -33,7 +34,7 @@ from sidecar.core.events import (
     UsageReported,
 )
 from sidecar.core.outcome import FAILED_REASONS
-from sidecar.core.record import ChoiceRecord, RequestRecord, Stall
+from sidecar.core.record import RequestRecord, Stall
 from sidecar.core.waits import WriteWaits
 
 __all__ = ["STALL_THRESHOLD", "RequestRecord", "Stall", "Timeline"]
@@ -51,27 +52,6 @@ FINISH_REASONS = frozenset(
 _OUTPUT_OR_TOOL = OUTPUT | TOOL_CALL
 
 
-class _Choice:
-    """What is known of one choice so far."""
-
-    __slots__ = (
-        "chunks", "finished", "first", "first_reasoning", "first_tokens", "index", "last", "material",
-        "tokens", "usage", "wait_first", "wait_last",
-    )  # fmt: skip
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.chunks = 0
-        self.first = self.last = 0.0
-        self.material = 0  # of the latest token-bearing chunk
-        self.tokens: int | None = None  # so far, if the latest token-bearing chunk said so
-        self.first_tokens: int | None = None
-        self.first_reasoning: int | None = None
-        self.usage: Usage | None = None
-        self.finished: float | None = None
-        self.wait_first = self.wait_last = 0.0  # write wait of the request up to `first`, up to `last`
-
-
 def _drop_gap(_gap: float, _tokens: int | None) -> None: ...
 
 
@@ -79,8 +59,8 @@ class Timeline:
     """The response of one request, as it happens. All times are seconds of one monotonic clock."""
 
     __slots__ = (
-        "_by_choice", "_choices", "_done", "_last_finished", "_longest", "_open_choices", "_read_at", "_total",
-        "chunks", "error_reported", "expected", "extras", "f1", "finish_reasons", "ignored", "k1",
+        "_by_choice", "_choices", "_done", "_last_finished", "_longest", "_open_choices", "_read_at",
+        "_total", "chunks", "error_reported", "expected", "extras", "f1", "finish_reasons", "ignored", "k1",
         "last_token_at", "model", "o1", "on_gap", "per_prompt", "reads", "stall_threshold", "stalls",
         "terminal", "u", "waits", "z",
     )  # fmt: skip
@@ -105,9 +85,9 @@ class Timeline:
         self.terminal = False
         self.model: str | None = None
         self.extras: dict[str, object] = {}
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, Choice] = {}
         self._open_choices = 0
-        self._last_finished: _Choice | None = None
+        self._last_finished: Choice | None = None
         self._total: Usage | None = None
         self._by_choice = False  # usage without a choice beside it belongs to the one that finished last
         self._read_at: float | None = None
@@ -246,13 +226,13 @@ class Timeline:
         if self.z is None:
             self.z = now
 
-    def _choice(self, index: int) -> _Choice | None:
+    def _choice(self, index: int) -> Choice | None:
         choice = self._choices.get(index)
         if choice is None:
             if len(self._choices) >= MAX_CHOICES:
                 self.ignored += 1
                 return None
-            choice = self._choices[index] = _Choice(index)
+            choice = self._choices[index] = Choice(index)
             self._open_choices += 1
             if self.terminal and not self._done:
                 self.z, self.terminal = None, False  # a further choice: it was not the last finish reason
@@ -288,12 +268,12 @@ class Timeline:
         ]
         return max(gaps, default=None)
 
-    def _gap_with_wait(self, choice: _Choice, during: int, gap: float, now: float) -> None:
+    def _gap_with_wait(self, choice: Choice, during: int, gap: float, now: float) -> None:
         waited = self.waits.until(now)
         self._measure(gap - (waited - choice.wait_last), during)
         choice.wait_last = waited
 
-    def _close_gap(self, choice: _Choice, now: float) -> None:
+    def _close_gap(self, choice: Choice, now: float) -> None:
         if choice.chunks:
             waited = self.waits.until(now) - choice.wait_last
             self._measure(now - choice.last - waited, choice.material)
@@ -326,7 +306,7 @@ class Timeline:
         hidden = hidden_tokens(usage, self.k1 is not None)
         token_bearing = [choice for choice in choices.values() if choice.chunks]
         first = token_bearing[0] if len(choices) == 1 and token_bearing else None
-        wait = _wait_inside(token_bearing)
+        wait = wait_inside(token_bearing)
         return {
             "k1": self.k1,
             "o1": self.o1,
@@ -339,11 +319,11 @@ class Timeline:
             "output_tokens": usage.output,
             "reasoning_tokens": usage.reasoning,
             "hidden_tokens": hidden,
-            "first_chunk_tokens": _first_tokens(first, hidden),
+            "first_chunk_tokens": first_chunk_tokens(first, hidden),
             "chunks": self.chunks,
             "reads": self.reads,
             "choices": len(choices),
-            "per_choice": tuple(self._choice_record(c) for c in token_bearing) if len(choices) > 1 else (),
+            "per_choice": choice_records(token_bearing, self.k1 is not None) if len(choices) > 1 else (),
             "finish_reasons": tuple(self.finish_reasons),
             "buffered": not wait and self._buffered(len(token_bearing)),
             "client_write_wait": self.waits.total,
@@ -357,29 +337,6 @@ class Timeline:
         if self.f1 is None or self.last_token_at is None:
             return False
         return looks_buffered(self.chunks, self.reads, choices, self.last_token_at - self.f1)
-
-    def _choice_record(self, choice: _Choice) -> ChoiceRecord:
-        hidden = hidden_tokens(choice.usage, self.k1 is not None)
-        return ChoiceRecord(
-            index=choice.index,
-            f1=choice.first,
-            f_last=choice.last,
-            write_wait=choice.wait_last - choice.wait_first,
-            output_tokens=None if choice.usage is None else choice.usage.output,
-            hidden_tokens=hidden,
-            first_chunk_tokens=_first_tokens(choice, hidden),
-        )
-
-
-def _first_tokens(choice: _Choice | None, hidden: int) -> int | None:
-    return None if choice is None else first_tokens(choice.first_tokens, choice.first_reasoning, hidden)
-
-
-def _wait_inside(choices: list[_Choice]) -> float:
-    """Write wait between the first token-bearing chunk and the last, of whichever choice."""
-    if not choices:
-        return 0.0
-    return max(choice.wait_last for choice in choices) - min(choice.wait_first for choice in choices)
 
 
 # One row an event: what the timeline does with it.

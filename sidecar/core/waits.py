@@ -31,6 +31,11 @@ class WriteWaits:
         self.total += max(end - start, 0.0)
         self.mark = end
 
+    def settle(self, now: float) -> None:
+        """The exchange is over: so is a wait that was still open."""
+        if self._since is not None:
+            self.over(self._since, now)
+
     def until(self, now: float) -> float:
         """All wait up to `now`, seconds."""
         return self.total if self._since is None else self.total + max(now - self._since, 0.0)

@@ -1,8 +1,9 @@
 """The core's numbers against those that load clients reported of the same requests.
 
 A TCP relay in front of llama.cpp kept every read of three clients (tests/data/clients). Its read times are
-what a sidecar in that place would have stamped. The clients stamp in their own event loop and, except for
-what a sidecar in that place would have stamped. The clients stamp in their own event loop and, except
+what a sidecar in that place would have stamped. The clients stamp in their own event loop and, but for
+guidellm, before they connect, so their TTFT may be some milliseconds longer; time between tokens has to
+agree.
 """
 
 import base64

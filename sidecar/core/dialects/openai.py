@@ -131,8 +131,6 @@ class OpenAIReader:
     def tolerant(self, data: bytes, now: float) -> None:
         """One payload of a stream, whatever it is."""
         self._fresh = False
-        if not data.strip():
-            return
         if data.strip() == DONE:
             self.recognised = True
             self._timeline.apply(StreamDone(), now)
@@ -153,11 +151,13 @@ class OpenAIReader:
                 self._timeline.apply(event, now)
 
     def _decoded(self, data: bytes) -> object:
-        """Plain objects; None when the payload is not JSON, which is counted.
+        """Plain objects; None when the payload is blank or, which is counted, not JSON.
 
         `json` is asked last: it reads lone surrogates and, after replacement, invalid UTF-8, which
         msgspec refuses.
         """
+        if not data.strip():
+            return None
         try:
             return msgspec.json.decode(data)
         except NOT_DECODABLE:

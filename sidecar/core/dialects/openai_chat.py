@@ -66,21 +66,25 @@ class ChatReader(OpenAIReader):
             return
         choice = choices[0]
         delta = choice.delta
-        if delta is None:
+        if delta is None or delta.refusal or delta.audio is not None or delta.function_call is not None:
             self.tolerant(data, now)
             return
         material = OUTPUT if delta.content else 0
         if delta.reasoning or delta.reasoning_content:
             material |= REASONING
         if delta.tool_calls:
-            material |= _tool_material(delta.tool_calls)
-        if not material or delta.refusal or delta.audio is not None or delta.function_call is not None:
-            self.tolerant(data, now)
-            return
+            called = _tool_material(delta.tool_calls)
+            if not called:  # perhaps a `custom` tool
+                self.tolerant(data, now)
+                return
+            material |= called
         tokens = None
         if chunk.usage is not None:
             tokens = self._counted(choice.index, chunk.usage, now)
-        self._tokens_received(choice.index, material, tokens, now)
+        if material:
+            self._tokens_received(choice.index, material, tokens, now)
+        else:
+            self._timeline.choice_seen(choice.index)
 
     @staticmethod
     def material(choice: dict[str, object]) -> int:

@@ -45,17 +45,16 @@ class CompletionsReader(OpenAIReader):
             self.tolerant(data, now)
             return
         choice = choices[0]
-        if choice.text:
-            material = REASONING | OUTPUT if choice.reasoning or choice.reasoning_content else OUTPUT
-        elif choice.reasoning or choice.reasoning_content:
-            material = REASONING
-        else:
-            self.tolerant(data, now)
-            return
+        material = OUTPUT if choice.text else 0
+        if choice.reasoning or choice.reasoning_content:
+            material |= REASONING
         tokens = None
         if chunk.usage is not None:
             tokens = self._counted(choice.index, chunk.usage, now)
-        self._tokens_received(choice.index, material, tokens, now)
+        if material:
+            self._tokens_received(choice.index, material, tokens, now)
+        else:
+            self._timeline.choice_seen(choice.index)
 
     @staticmethod
     def material(choice: dict[str, object]) -> int:
