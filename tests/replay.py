@@ -257,9 +257,8 @@ class RecordedEngine:
     async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         before = 0.0
         for at, data in self.recording.reads:
-            if self.delay_factor:
-                await asyncio.sleep((at - before) * self.delay_factor)
-                before = at
+            await asyncio.sleep((at - before) * self.delay_factor)  # 0 too lets the peer read this far
+            before = at
             writer.write(data)
             await writer.drain()
         end = self.recording.end
