@@ -13,7 +13,7 @@ COMMANDS = ("serve", "check", "demo", "emulate", "reference")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `sidecar` command; returns its exit code (2 for a wrong command line or configuration)."""
     parser = argparse.ArgumentParser(
-        prog="sidecar", description="Measures what LLM clients live through, in front of any inference server."
+        prog="sidecar", description="Measures what LLM clients live through, in front of an inference server."
     )
     parser.add_argument("--version", action="version", version=f"sidecar {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
