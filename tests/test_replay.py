@@ -144,7 +144,7 @@ async def story(source: Recording, delay_factor: float = 0.0) -> AsyncIterator[S
         told = Story(engine, proxy, await proxy.start("127.0.0.1", 0), records)
         try:
             yield told
-            assert not proxy.faults
+            assert not proxy.faults.keys() - {"slow"}  # a busy machine is no fault
         finally:
             told.leave(hard=True)
             await proxy.stop()
