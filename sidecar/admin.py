@@ -84,12 +84,15 @@ class _Pages:
             response.headers["Content-Encoding"] = "gzip"
             gzip = zlib.compressobj(level=1, wbits=31)
         await response.prepare(request)
-        for piece in self._page(content_type == OPENMETRICS):
-            data = piece if gzip is None else gzip.compress(piece)
-            if data:
-                await response.write(data)
-            await asyncio.sleep(0)
-        await response.write_eof(b"" if gzip is None else gzip.flush())
+        try:
+            for piece in self._page(content_type == OPENMETRICS):
+                data = piece if gzip is None else gzip.compress(piece)
+                if data:
+                    await response.write(data)
+                await asyncio.sleep(0)
+            await response.write_eof(b"" if gzip is None else gzip.flush())
+        except ConnectionError:  # the scraper did not wait
+            pass
         return response
 
     def _page(self, openmetrics: bool) -> Iterator[bytes]:

@@ -332,7 +332,7 @@ OBSERVER_ERRORS = _counter(
 LABEL_OVERFLOW = _counter(
     "llm_sidecar_label_overflow_total",
     ("label",),
-    "Times that a served name became other because max_models or max_series was reached.",
+    "Requests and series of served models that became other, for max_models or max_series was reached.",
 )
 REJECTED = _counter(
     "llm_sidecar_rejected_requests_total", ("reason",), "Requests refused before they were LLM requests."

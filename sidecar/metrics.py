@@ -22,8 +22,8 @@ from sidecar.config import MetricsConfig
 from sidecar.core.events import GapSink
 from sidecar.core.record import RequestRecord
 from sidecar.exposition import Counter, Gauge, Histogram, Series, slices
+from sidecar.model_names import ModelNames
 
-MAX_NAME = 256  # characters of a served name
 MAX_TOKENS = 10**9  # a count beyond it, or below zero, is an engine's mistake and would spoil a counter
 OPEN_LABEL_VALUES = 16  # assumed for a label whose values the catalogue does not list (`stage`, `reason`)
 
@@ -41,7 +41,6 @@ _DURATIONS: tuple[tuple[Family, Getter], ...] = (
     (catalogue.TTFT, attrgetter("ttft")),
     (catalogue.TTFO, attrgetter("ttfo")),
     (catalogue.REASONING, attrgetter("reasoning")),
-    (catalogue.TPOT, attrgetter("tpot")),
     (catalogue.UPLOAD, attrgetter("upload")),
     (catalogue.WRITE_WAIT, lambda record: None if record.b1 is None else record.client_write_wait),
 )
@@ -60,39 +59,6 @@ _COUNTS: tuple[tuple[Family, Count], ...] = (
     (catalogue.STREAM_READS, lambda record: record.reads if record.streaming else None),
     (catalogue.BUFFERED, lambda record: int(record.buffered)),
 )
-
-
-class ModelNames:
-    """The names that may be a `model` label: what the engine serves, the first `max_models` of it."""
-
-    def __init__(self, max_models: int) -> None:
-        self._max = max_models
-        self._known: set[str] = set()
-        self._refused: set[str] = set()
-        self.served: tuple[str, ...] = ()
-
-    def learn(self, names: Iterable[str]) -> None:
-        """Replace the served names. One that was a label stays one: its series exist."""
-        self.served = tuple(dict.fromkeys(names))
-        self._refused.clear()
-        for name in self.served:
-            if name in self._known or not (0 < len(name) <= MAX_NAME and name.isprintable()):
-                continue
-            (self._known if len(self._known) < self._max else self._refused).add(name)
-
-    def label(self, raw: str | None) -> str:
-        """The label for what a request named; for one that named nothing, the only served model."""
-        name = self._resolve(raw)
-        return name if name in self._known else OTHER
-
-    def overflows(self, raw: str | None) -> bool:
-        """Is it served, and `other` only because there are too many?"""
-        return self._resolve(raw) in self._refused
-
-    def _resolve(self, raw: str | None) -> str:
-        if raw is None:
-            return self.served[0] if len(self.served) == 1 else OTHER
-        return raw
 
 
 class _Table:
@@ -115,6 +81,26 @@ class _Table:
         return self.cost * prod(sizes)
 
 
+class _Cohort:
+    """The series of one model, operation and streaming, so that a request finds each by one look-up."""
+
+    __slots__ = ("_kept", "_labels", "_metrics")
+
+    def __init__(self, metrics: "Metrics", model: str, operation: str, streaming: str) -> None:
+        self._metrics = metrics
+        self._labels = {"model": model, "operation": operation, "streaming": streaming}
+        self._kept: dict[tuple[str, str], Any] = {}
+
+    def series(self, family: Family, further: str = "") -> Any:
+        """The family's series; `further` is the value of the one label that is none of the three."""
+        key = family.name, further
+        series = self._kept.get(key)
+        if series is None:
+            values = [self._labels.get(name, further) for name in family.labels]
+            series = self._kept[key] = self._metrics.child(family.name, *values)
+        return series
+
+
 RESERVED_SAMPLES = sum(_Table(family).reserve() for family in FAMILIES)
 """What the page may come to when every request goes to `other`; kept free below `max_series`."""
 
@@ -131,6 +117,7 @@ class Metrics:
         self._durations = [row for row in _DURATIONS if row[0].detail in shown]
         self._room = config.max_series - RESERVED_SAMPLES  # for named models
         self._sinks: dict[tuple[str, str], GapSink] = {}
+        self._cohorts: dict[tuple[str, str, str], _Cohort] = {}
         self._followed: list[tuple[str, Mapping[str, int]]] = []
         self._overflow = self.counter(catalogue.LABEL_OVERFLOW.name, "model")
         self.gauge(catalogue.BUILD_INFO.name, __version__).set(1)
@@ -202,38 +189,33 @@ class Metrics:
         model = self.models.label(record.model)
         if model == OTHER and self.models.overflows(record.model):
             self._overflow.inc()
-        labels = {
-            "model": model,
-            "operation": record.operation,
-            "streaming": "true" if record.streaming else "false",
-            "outcome": record.outcome,
-            "basis": record.tpot_basis or "",
-        }
-        self._labelled(catalogue.REQUESTS, labels).inc()
+        key = model, record.operation, "true" if record.streaming else "false"
+        cohort = self._cohorts.get(key)
+        if cohort is None:
+            cohort = self._cohorts[key] = _Cohort(self, *key)
+        series = cohort.series
+        series(catalogue.REQUESTS, record.outcome).inc()
         at = record.wall + record.ended - record.t0
         for family, duration in self._durations:
             seconds = duration(record)
             if seconds is not None:
-                self._labelled(family, labels).observe(seconds, exported_trace, at)
+                series(family).observe(seconds, exported_trace, at)
+        tpot = record.tpot
+        if tpot is not None:
+            series(catalogue.TPOT, str(record.tpot_basis)).observe(tpot, exported_trace, at)
         for family, added in _COUNTS:
             count = added(record)
             if count:
-                self._labelled(family, labels).inc(count)
-        self._count_tokens(record, labels)
-        for stall in record.stalls:
-            self.histogram(catalogue.STALL.name, model).observe(stall.duration)
-            self.counter(catalogue.STALLS.name, model, record.operation, stall.during).inc()
-
-    def _count_tokens(self, record: RequestRecord, labels: Mapping[str, str]) -> None:
+                series(family).inc(count)
         for total, length, read in _TOKENS:
             tokens = read(record)
             if tokens is not None and 0 <= tokens <= MAX_TOKENS:
-                self._labelled(total, labels).inc(tokens)
+                series(total).inc(tokens)
                 if length is not None:
-                    self._labelled(length, labels).observe(tokens)
-
-    def _labelled(self, family: Family, labels: Mapping[str, str]) -> Any:
-        return self.child(family.name, *[labels[name] for name in family.labels])
+                    series(length).observe(tokens)
+        for stall in record.stalls:
+            series(catalogue.STALL).observe(stall.duration)
+            series(catalogue.STALLS, stall.during).inc()
 
     # --- what is true at the moment, and what others count
 

@@ -1,0 +1,167 @@
+"""`sidecar reference`: prints docs/metrics.md from the catalogue and docs/configuration.md from Config.
+
+`--check` says which page is not what the code says, so that neither can change alone.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from sidecar.catalogue import CLIENT_VIEW, ITSELF, LABELS, Family
+from sidecar.config import ENVIRONMENT, Config, format_duration
+
+HELP = "print the reference pages of the documentation"
+
+_PRINTED = "<!-- Printed by `sidecar reference --write`. -->\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One of --write and --check."""
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true", help="write the pages")
+    mode.add_argument("--check", action="store_true", help="exit with 1 if a page is not up to date")
+    parser.add_argument("--directory", type=Path, default=Path("docs"), help="where the pages are")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 when a page is missing or differs, or can't be written."""
+    stale = []
+    for name, page in PAGES.items():
+        path = args.directory / name
+        if args.write:
+            path.write_text(page(), "utf-8")
+        elif not path.exists() or path.read_text("utf-8") != page():
+            stale.append(str(path))
+    for path in stale:
+        print(f"{path}: not what the code says; run `sidecar reference --write`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+# --- metrics
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    parts = [
+        "# Metrics\n",
+        _PRINTED,
+        "Times are in seconds, lengths in tokens.",
+        "`model` is a name that the engine serves, or `other`; it is never what a client typed.",
+        "A series exists from its first use. OpenMetrics is served to those who ask for it.",
+        "`process_*` and `python_*` are those of the Prometheus client library.\n",
+        "## What clients live through\n",
+        *_families(CLIENT_VIEW),
+        "\n## The sidecar itself\n",
+        *_families(ITSELF),
+        "\n## Labels\n",
+        *_table(
+            ("Label", "Values"),
+            ((f"`{label}`", _codes(values)) for label, values in LABELS.items() if values),
+        ),
+        "\n## Buckets\n",
+        "Upper bounds; `+Inf` follows.\n",
+        *_table(
+            ("Family", "Bounds"), ((f"`{f.name}`", _bounds(f)) for f in (*CLIENT_VIEW, *ITSELF) if f.buckets)
+        ),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _families(families: Iterable[Family]) -> Iterator[str]:
+    rows = ((f"`{family.name}`", family.kind, _codes(family.labels), _meaning(family)) for family in families)
+    return _table(("Family", "Type", "Labels", "Meaning"), rows)
+
+
+def _meaning(family: Family) -> str:
+    return family.help + (" Only with `metrics.detail: full`." if family.detail == "full" else "")
+
+
+def _codes(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def _bounds(family: Family) -> str:
+    return ", ".join(f"{bound:g}" if bound < 1e5 else f"{bound:.0f}" for bound in family.buckets)
+
+
+# --- configuration
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    sections = [(name, info) for name, info in Config.model_fields.items() if _section(info)]
+    parts = [
+        "# Configuration\n",
+        _PRINTED,
+        "One YAML file, `sidecar serve --config FILE`; `sidecar check FILE` tells what is wrong with it.",
+        "A key that is not listed here is an error, and so is one given twice.",
+        "A duration is a number with one unit: `500ms`, `2s`, `1m`, `1h`.\n",
+        "A flag goes before an environment variable, that before the file, that before the default.\n",
+        *_table(
+            ("Setting", "Flag", "Variable"),
+            ((f"`{k}`", f"`--{k}`", f"`{v}`") for v, k in ENVIRONMENT.items()),
+        ),
+        "\nThe smallest file:\n\n```yaml\nupstream: http://127.0.0.1:8000\n```\n",
+        "## Top level\n",
+        *_settings(Config),
+    ]
+    for name, info in sections:
+        section: Any = info.annotation
+        parts += [f"\n## `{name}`\n", f"{section.__doc__}\n", *_settings(section, f"{name}.")]
+    return "\n".join(parts) + "\n"
+
+
+def _settings(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    rows = (
+        (f"`{prefix}{name}`", _kind(info), _default(info), str(info.description))
+        for name, info in section.model_fields.items()
+        if not _section(info)
+    )
+    return _table(("Setting", "Type", "Default", "Meaning"), rows)
+
+
+def _section(info: FieldInfo) -> bool:
+    return isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+
+
+def _kind(info: FieldInfo) -> str:
+    words = [word for word in info.metadata if isinstance(word, str)]
+    if words:
+        return words[-1]
+    if get_origin(info.annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(info.annotation))
+    bounds = [
+        f"{word} {getattr(m, k)}" for m in info.metadata for k, word in _BOUNDS.items() if hasattr(m, k)
+    ]
+    return ", ".join([_TYPES[info.annotation], *bounds])
+
+
+_BOUNDS = {"ge": "at least", "le": "at most"}
+_TYPES: dict[object, str] = {int: "number", bool: "`true` or `false`", str: "text"}
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.default
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, float):
+        value = format_duration(value)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return "`[]`" if value == () else f"`{value}`"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+PAGES: dict[str, Callable[[], str]] = {"metrics.md": metrics_page, "configuration.md": configuration_page}
