@@ -25,7 +25,10 @@ STREAMS = {
     "a type without data gives nothing": (b"event: error\n\ndata: b\n\n", [(b"", b"b")]),
     "id, retry and unknown fields are ignored": (b"id: 1\nretry: 2\nx: 3\ndata: a\n\n", [(b"", b"a")]),
     "a data line without colon is an empty line": (b"data\n\ndata\ndata\n\n", [(b"", b""), (b"", b"\n")]),
-    "several blank lines give no further events": (b"\n\n\ndata: a\n\n\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    "several blank lines give no further events": (
+        b"\n\n\ndata: a\n\n\n\ndata: b\n\n",
+        [(b"", b"a"), (b"", b"b")],
+    ),
     "an event without its blank line is discarded": (b"data: a\n\ndata: b\n", [(b"", b"a")]),
     "a field's name is compared whole": (b" data: a\ndatas: b\nDATA: c\n\n", []),
     "the value may hold colons": (b"data: a: b:c\n\n", [(b"", b"a: b:c")]),
@@ -55,7 +58,9 @@ def test_server_sent_events_by_the_standard(data: bytes, expected: list[tuple[by
 
 
 EVENT_BYTES = st.lists(
-    st.sampled_from([b"\r", b"\n", b"data: ", b"data:", b"event: error", b":", b"\xef\xbb\xbf", b"x", b"{}", b" "])
+    st.sampled_from(
+        [b"\r", b"\n", b"data: ", b"data:", b"event: error", b":", b"\xef\xbb\xbf", b"x", b"{}", b" "]
+    )
 ).map(b"".join)
 
 
@@ -169,7 +174,11 @@ LINES = {
 
 @pytest.mark.parametrize(("data", "expected"), LINES.values(), ids=LINES.keys())
 def test_newline_delimited_json_at_any_split(data: bytes, expected: list[bytes]) -> None:
-    for parts in ([data], [bytes([byte]) for byte in data], *(pieces(data, [cut]) for cut in range(len(data)))):
+    for parts in (
+        [data],
+        [bytes([byte]) for byte in data],
+        *(pieces(data, [cut]) for cut in range(len(data))),
+    ):
         assert [payload for _, payload in frames(LinesFramer(), parts)] == expected
 
 

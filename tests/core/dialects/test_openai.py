@@ -48,7 +48,10 @@ CHUNKS: dict[str, tuple[dict[str, Any], list[Event]]] = {
         {"choices": [{**TEXT, "finish_reason": "length"}]},
         [TokensReceived(0, OUTPUT), ChoiceFinished(0, "length")],
     ),
-    "an empty finish reason is none": ({"choices": [{**TEXT, "finish_reason": ""}]}, [TokensReceived(0, OUTPUT)]),
+    "an empty finish reason is none": (
+        {"choices": [{**TEXT, "finish_reason": ""}]},
+        [TokensReceived(0, OUTPUT)],
+    ),
     "usage alone is a total": (
         {"choices": [], "usage": FULL_USAGE},
         [UsageReported(None, Usage(17, 9, 16, 5))],
@@ -75,11 +78,17 @@ CHUNKS: dict[str, tuple[dict[str, Any], list[Event]]] = {
         [],
     ),
     "details of another type are ignored": (
-        {"choices": [], "usage": {"completion_tokens": 9, "completion_tokens_details": [1], "prompt_tokens": "3"}},
+        {
+            "choices": [],
+            "usage": {"completion_tokens": 9, "completion_tokens_details": [1], "prompt_tokens": "3"},
+        },
         [UsageReported(None, Usage(output=9))],
     ),
     "an error object": ({"error": {"message": "EngineCore", "code": 500}}, [ErrorReported()]),
-    "an error of one string, as TGI sends it": ({"error": "overloaded", "error_type": "x"}, [ErrorReported()]),
+    "an error of one string, as TGI sends it": (
+        {"error": "overloaded", "error_type": "x"},
+        [ErrorReported()],
+    ),
     "the error object of older vLLM": ({"object": "error", "message": "x", "code": 400}, [ErrorReported()]),
     "an error null is none": ({"error": None, "choices": [TEXT]}, [TokensReceived(0, OUTPUT)]),
     "llama.cpp's progress is structural": (
@@ -142,7 +151,9 @@ def seen(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def read(reader: type[OpenAIReader], payloads: list[bytes], *, tolerant: bool) -> tuple[dict[str, Any], list[Any]]:
+def read(
+    reader: type[OpenAIReader], payloads: list[bytes], *, tolerant: bool
+) -> tuple[dict[str, Any], list[Any]]:
     gaps: list[Any] = []
     timeline = Timeline(lambda gap, tokens: gaps.append((gap, tokens)))
     one = reader(timeline)
@@ -197,7 +208,9 @@ USAGE = st.one_of(
             "prompt_tokens": COUNT,
             "completion_tokens": COUNT,
             "reasoning_tokens": COUNT,
-            "completion_tokens_details": st.one_of(st.none(), st.fixed_dictionaries({"reasoning_tokens": COUNT})),
+            "completion_tokens_details": st.one_of(
+                st.none(), st.fixed_dictionaries({"reasoning_tokens": COUNT})
+            ),
             "prompt_tokens_details": st.one_of(st.none(), st.fixed_dictionaries({"cached_tokens": COUNT})),
         },
     ),

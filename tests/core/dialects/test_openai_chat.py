@@ -22,7 +22,10 @@ DELTAS: dict[str, tuple[Any, int]] = {
         {"content": "Hi", "reasoning_content": None},
         OUTPUT,
     ),
-    "the end of the reasoning and the first output": ({"reasoning": "Hm", "content": "Hi"}, REASONING | OUTPUT),
+    "the end of the reasoning and the first output": (
+        {"reasoning": "Hm", "content": "Hi"},
+        REASONING | OUTPUT,
+    ),
     "a refusal": ({"refusal": "No"}, OUTPUT),
     "an empty refusal": ({"refusal": ""}, 0),
     "audio data": ({"audio": {"id": "1", "data": "UklG"}}, OUTPUT),
