@@ -24,6 +24,7 @@ class Run:
     id: str
     sequences: tuple[Sequence, ...]
     answers: tuple[Answer, ...]
+    _first_texts: dict[int, float] = field(default_factory=dict)
     _fell: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
 
     async def tokens(self) -> AsyncIterator[int]:
@@ -31,13 +32,23 @@ class Run:
         for _ in range(sum(len(said.pieces) for said in self.answers)):
             yield await self._fell.get()
 
-    def fell(self, sequence: Sequence) -> None:
+    def fell(self, token: Token) -> None:
         """A token of one of the sequences fell."""
-        self._fell.put_nowait(self.sequences.index(sequence))
+        choice = self.sequences.index(token.sequence)
+        if self.answers[choice].pieces[token.index].text:
+            self._first_texts.setdefault(choice, token.at - token.sequence.arrived)
+        self._fell.put_nowait(choice)
 
     def truth(self) -> list[dict[str, Any]]:
-        """What really happened, a sequence each: durations in seconds, `None` for what did not come."""
-        return [{"id": self.id} | _truth(s, a) for s, a in zip(self.sequences, self.answers, strict=True)]
+        """What was planned and fell, a sequence each: seconds, `None` for what did not come.
+
+        `ttft` is the first token, `first_text` the first that a client can see.
+        """
+        return [
+            {"id": self.id, "choice": choice, "first_text": self._first_texts.get(choice)}
+            | _truth(sequence, self.answers[choice])
+            for choice, sequence in enumerate(self.sequences)
+        ]
 
 
 class Engine:
@@ -89,7 +100,7 @@ class Engine:
         sequence = token.sequence
         run = self._runs[sequence]
         self.exposition.token(token)
-        run.fell(sequence)
+        run.fell(token)
         if token.ends:
             reason = run.answers[run.sequences.index(sequence)].finish_reason
             self.exposition.finished(sequence, reason)
