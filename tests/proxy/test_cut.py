@@ -128,7 +128,6 @@ async def test_an_end_before_the_head_is_a_502_and_the_client_goes_on(said: byte
             await between.engine.until(
                 lambda: between.engine.connections and between.engine.connections[0].sent
             )
-            go.set()
         message = await client.message()
         own_error(message, 502)
         [exchange] = between.exchanges

@@ -29,8 +29,8 @@ PASSES = {
         ),
     ),
     "encodings that the client takes, its key, its agent": (
-        ASKS + b"Accept-Encoding: gzip, br, zstd\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
-        ASKS + b"Accept-Encoding: gzip, br, zstd\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
+        ASKS + b"Accept-Encoding: gzip, br\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
+        ASKS + b"Accept-Encoding: gzip, br\r\nAuthorization: Bearer k\r\nUser-Agent: x\r\n\r\n",
     ),
     "forwarding fields as they came, none added": (
         ASKS + b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\nVia: 1.1 a\r\n\r\n",

@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 WITHIN = 6.0
 """Seconds that any single wait may last before the test fails."""
@@ -306,6 +307,12 @@ class Engine(Watched):
         await self.until(lambda: len(self.connections) >= count)
         return self.connections[count - 1]
 
+    async def refuse(self) -> None:
+        """From now on no new connection is accepted; those that are open stay."""
+        self._tasks[0].cancel()
+        await asyncio.gather(self._tasks[0], return_exceptions=True)
+        self.sock.close()
+
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -313,3 +320,26 @@ class Engine(Watched):
         for conn in self.connections:
             await conn.close()
         self.sock.close()
+
+
+def queued(local: int, remote: int) -> tuple[int, int]:
+    """(bytes sent and not acknowledged, bytes received and not read), of one loopback socket."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        columns = line.split()
+        ports = [int(address.split(":")[1], 16) for address in columns[1:3]]
+        if ports == [local, remote]:
+            sent, received = columns[4].split(":")
+            return int(sent, 16), int(received, 16)
+    return 0, 0
+
+
+def ports(sock: socket.socket) -> tuple[int, int]:
+    """(its port, its peer's port)"""
+    return sock.getsockname()[1], sock.getpeername()[1]
+
+
+def pattern(size: int, start: int = 0) -> bytes:
+    """`size` bytes that differ from place to place, from offset `start` of one endless sequence."""
+    first = start // 8
+    block = b"".join(number.to_bytes(8, "big") for number in range(first, first + size // 8 + 2))
+    return block[start % 8 :][:size]
