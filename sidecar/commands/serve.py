@@ -16,14 +16,18 @@ HELP = "run the sidecar in front of an engine"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags win over the environment, which wins over the file."""
     parser.add_argument("--upstream", metavar="URL", help="the engine, such as http://127.0.0.1:8000")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where clients connect; port 0 takes a free one")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="where clients connect; port 0 takes a free one"
+    )
     parser.add_argument("--admin", metavar="HOST:PORT", help="where /metrics and the admin pages are")
     parser.add_argument("--config", metavar="FILE", help="YAML; see docs/configuration.md")
-    parser.add_argument("--loop", choices=("auto", "uvloop", "asyncio"), default="auto", help="the event loop")
+    parser.add_argument(
+        "--loop", choices=("auto", "uvloop", "asyncio"), default="auto", help="the event loop"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. Exit codes: 0 drained, 1 could not start, 2 configuration."""
+    """Serve until SIGTERM or SIGINT, then drain. Exit codes: 0 drained, 1 not started, 2 configuration."""
     try:
         flags = {"upstream": args.upstream, "listen": args.listen, "admin": args.admin}
         config = load(args.config, {key: value for key, value in flags.items() if value is not None})

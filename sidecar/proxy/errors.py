@@ -13,8 +13,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-def error_response(refusal: Refusal, *, close: bool) -> bytes:
-    """A complete HTTP/1.1 response."""
+def error_response(refusal: Refusal, *, close: bool, head_only: bool = False) -> bytes:
+    """A complete HTTP/1.1 response; `head_only` leaves out the body, for HEAD."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     error = {
         "message": f"sidecar: {refusal.message}",
@@ -31,4 +31,4 @@ def error_response(refusal: Refusal, *, close: bool) -> bytes:
         head += "Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"
     if close:
         head += "Connection: close\r\n"
-    return head.encode() + b"\r\n" + body
+    return head.encode() + b"\r\n" + (b"" if head_only else body)

@@ -37,6 +37,7 @@ RETRY_WITHIN = 1.0
 MAX_FAULTS = 3
 SLOW_CALL = 0.010
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
+_ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
 
 
 class Observer(Protocol):
@@ -234,7 +235,8 @@ class Exchange:
             heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now
         )
         self._tell("response_head", head.status, head.headers, now)
-        self._observe = self._observer.observe if self._observer is not None else None
+        if self._observe is not None and self._observer is not None:
+            self._observe = self._observer.observe  # it may have changed to a decoder
 
     def _may_keep_client(self) -> bool:
         """Another request may follow on this client connection; never with HTTP/1.0.
@@ -291,7 +293,7 @@ class Exchange:
         self._framing = "length"  # bytes as they come
         self._write(heads.response_head(head, "none", http_1_1=True, close=False), now)
         self._tell("response_head", 101, head.headers, now)
-        self._observe = None
+        self._observe = None  # a tunnel's bytes are nobody's
         if rest:
             self.on_data(rest, now)
         if self._engine is not None and self.client.transport is not None:
@@ -462,7 +464,8 @@ class Exchange:
         self._refusal, self._status = refusal, refusal.status
         now = monotonic()
         self._client_keeps = self._may_keep_client()
-        self._write(error_response(refusal, close=not self._client_keeps), now)
+        head_only = self.head.method == "HEAD"
+        self._write(error_response(refusal, close=not self._client_keeps, head_only=head_only), now)
         self.finish(end, now)
 
     def abort_client(self) -> None:
@@ -503,7 +506,7 @@ class Exchange:
 
     def _tell(self, event: str, *arguments: object) -> None:
         observer = self._observer
-        if observer is None:
+        if observer is None or (self._observe is None and event not in _ALWAYS_TOLD):
             return
         try:
             getattr(observer, event)(*arguments)
@@ -520,7 +523,7 @@ class Exchange:
         """Stop observing this exchange; its end is still told."""
         if self._observe is not None:
             self._observe = None
-            self._tell("detach")
+            self._tell("detach")  # `_faults` is past the limit: a fault of it comes to nothing more
 
 
 class Tunnel:

@@ -244,6 +244,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_status(self, part: bytes) -> None:
         if not self._complete:
             self._reason += part
+            if len(self._reason) > MAX_HEAD_BYTES:
+                raise InvalidResponseError("the reason phrase is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._complete:
