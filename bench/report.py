@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from goals import Judgement, judge_all
 from results import FAULTS, Quantity, Record, Results, Rounds, cpu
@@ -24,6 +25,16 @@ LATENCIES = (
     ("TTFT p50, ttft64", "ttft64", "ttft_us", "p50"),
     ("TTFT p99, ttft64", "ttft64", "ttft_us", "p99"),
     ("request p50, unary32", "unary32", "req_us", "p50"),
+)
+OWN = (
+    ("lag256", "sidecar-lag", "arrival stamp late, p50, us (lag256)", "lag_us.p50"),
+    ("lag256", "sidecar-lag", "arrival stamp late, p99, us (lag256)", "lag_us.p99"),
+    ("lagstep256", "sidecar-lag", "arrival stamp late, p50, us (lagstep256)", "lag_us.p50"),
+    ("lagstep256", "sidecar-lag", "arrival stamp late, p99, us (lagstep256)", "lag_us.p99"),
+    ("scrape", "sidecar-series", "event p99, not scraped, us", "without_p99_us"),
+    ("scrape", "sidecar-series", "event p99, scraped, us", "with_p99_us"),
+    ("scrape", "sidecar-series", "histograms on the page", "histograms"),
+    ("scrape", "sidecar-series", "page, gzip, bytes", "page_bytes"),
 )
 
 
@@ -57,9 +68,10 @@ def span(rounds: Rounds, digits: int) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    columns = list(head)
-    lines = [columns, ["---"] * len(columns), *map(list, rows)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    """A Markdown table; nothing when it has no rows."""
+    columns, body = list(head), list(map(list, rows))
+    lines = [columns, ["---"] * len(columns), *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) if body else ""
 
 
 def machine_text(results: Results) -> str:
@@ -137,21 +149,20 @@ def memory_table(results: Results) -> str:
 
 def own_table(results: Results) -> str:
     """What concerns the sidecar alone: its stamps, and what a scrape does to its streams."""
-    rows = []
-    for scenario in ("lag256", "lagstep256"):
-        records = results.rounds(scenario, "sidecar-lag")
-        for quantile in ("p50", "p99"):
-            rounds = {n: r["lag_us"][quantile] for n, r in records.items()}
-            rows.append([f"arrival stamp late, {quantile}, us ({scenario})", span(rounds, 0)])
-    scrapes = results.rounds("scrape", "sidecar-series")
-    for what, key, digits in (
-        ("event p99, not scraped, us", "without_p99_us", 0),
-        ("event p99, scraped, us", "with_p99_us", 0),
-        ("histograms on the page", "histograms", 0),
-        ("page, gzip, bytes", "page_bytes", 0),
-    ):
-        rows.append([what, span({n: r[key] for n, r in scrapes.items()}, digits)])
+    rounds = {name: results.rounds(name, variant) for name, variant, *_ in OWN}
+    rows = [
+        (what, span({n: _at(r, path) for n, r in rounds[name].items()}, 0))
+        for name, _, what, path in OWN
+        if rounds[name]
+    ]
     return table(("sidecar", "median (min-max)"), rows)
+
+
+def _at(record: Record, path: str) -> float:
+    value: Any = record
+    for key in path.split("."):
+        value = value[key]
+    return value
 
 
 def faults_table(results: Results, variants: list[str]) -> str:
@@ -170,13 +181,16 @@ def _order(variant: str) -> tuple[bool, str]:
 
 
 def markdown(results: Results, judgements: list[Judgement]) -> str:
-    everything = _variants(results, list({*CPU_SCENARIOS, "ttft64", "mem", "stalled", "scrape"}))
-    parts = [machine_text(results), goals_table(judgements), cpu_table(results), latency_table(results)]
-    if results.variants("mem") or results.variants("stalled"):
-        parts.append(memory_table(results))
-    if results.variants("scrape") or results.variants("lag256"):
-        parts.append(own_table(results))
-    parts.append(faults_table(results, everything))
+    everything = _variants(results, results.scenarios())
+    parts = (
+        machine_text(results),
+        goals_table(judgements),
+        cpu_table(results),
+        latency_table(results),
+        memory_table(results),
+        own_table(results),
+        faults_table(results, everything),
+    )
     return "\n\n".join(part for part in parts if part)
 
 

@@ -47,8 +47,11 @@ class Results:
             for number in [n for n, record in rounds.items() if _other(record) > MAX_OTHER_CORES]:
                 self.dropped.append(rounds.pop(number))
 
+    def scenarios(self) -> list[str]:
+        return list(dict.fromkeys(scenario for scenario, _ in self._best))
+
     def variants(self, scenario: str) -> list[str]:
-        return [variant for name, variant in self._best if name == scenario and self._best[name, variant]]
+        return [variant for name, variant in self._best if name == scenario]
 
     def rounds(self, scenario: str, variant: str) -> dict[int, Record]:
         return self._best.get((scenario, variant), {})

@@ -127,7 +127,8 @@ class Run:
             yield self._peers[variant]
             return
         with self._start(variant) as peer:
-            self._warm_up(peer)
+            if scenario.warm:
+                self._warm_up(peer)
             yield peer
 
 

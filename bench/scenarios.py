@@ -46,6 +46,7 @@ LOADS = {
     "lag256": Load(256),
     "lagstep256": Load(256, tokens=80, step=True),
 }
+HISTOGRAMS = 1000  # at least this many are scraped
 WARM_UP = Load(64, stagger_ms=200, tokens=60, rate=100, seconds=20)
 
 
@@ -119,6 +120,8 @@ def measure_scrape(bench: Bench, peer: Peer | None) -> Record:
     without = measure_load(bench, peer, LOADS["scrape"])
     with Scraper(peer.admin_port) as scraper:
         scraped = measure_load(bench, peer, LOADS["scrape"])
+    if scraper.histograms < HISTOGRAMS:
+        raise RuntimeError(f"the page has {scraper.histograms} histograms, not {HISTOGRAMS}")
     return {
         "without_p99_us": without["load"]["event_us"]["p99"],
         "with_p99_us": scraped["load"]["event_us"]["p99"],
@@ -142,6 +145,7 @@ def measure_lag(bench: Bench, peer: Peer | None, load: Load) -> Record:
 class Scenario:
     measure: Callable[[Bench, Peer | None], Record]
     fresh: bool = False  # a process of its own: memory that an earlier load left behind would hide growth
+    warm: bool = True  # load it a little first
     direct: bool = True  # also straight to the upstream, as the baseline of latencies
     only: str = ""  # the one variant that it is about
 
@@ -160,7 +164,7 @@ SCENARIOS = {
     "stalled": Scenario(measure_stalled, fresh=True, direct=False),
     "scrape": Scenario(measure_scrape, fresh=True, direct=False, only="sidecar-series"),
     **{
-        name: Scenario(_lag(name), fresh=True, direct=False, only="sidecar-lag")
+        name: Scenario(_lag(name), fresh=True, warm=False, direct=False, only="sidecar-lag")
         for name in ("lag256", "lagstep256")
     },
 }

@@ -1,4 +1,4 @@
-"""The router many teams write: uvicorn (uvloop, httptools), Starlette, aiohttp's client.  Measures nothing."""
+"""The router many teams write: uvicorn (uvloop, httptools), Starlette, aiohttp's client; no measuring."""
 
 import argparse
 from collections.abc import AsyncIterator
