@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -67,9 +68,13 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         return asyncio.run(_demo(args))
-    except ChildError as failed:
+    except (ChildError, aiohttp.ClientError) as failed:
         print(f"sidecar demo: {failed}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read the lines has seen enough (`sidecar demo | head`); nothing may be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 async def _demo(args: argparse.Namespace) -> int:
@@ -85,7 +90,7 @@ async def _demo(args: argparse.Namespace) -> int:
         head = [*EXPLAINED, "", *addresses.lines()]
         with screen(head, sys.stdout.isatty(), not args.no_color) as shown:
             await _until_stopped(stop, load, children, watch.show_on(shown, stop))
-        print(summary(await watch.final(), load.sent), flush=True)
+        print(summary(await watch.final(), load.ends), flush=True)
     return 0
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'inference-sidecar[demo]'"
 HEADS = tuple(f"p{100 * q:g}" for q in QUANTILES)
 REFRESHES_PER_SECOND = 4
+WIDE = 122
+"""Columns of a terminal that has room for the meanings."""
 
 
 class Screen(Protocol):
@@ -45,14 +47,13 @@ class Live:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._head = head
-        self.live = RichLive(
-            console=Console(no_color=True if not color else None), refresh_per_second=REFRESHES_PER_SECOND
-        )
+        console = Console(no_color=None if color else True)
+        self._head, self._columns = head, 2 if console.width >= WIDE else 1
+        self.live = RichLive(console=console, refresh_per_second=REFRESHES_PER_SECOND)
 
     def show(self, view: View) -> None:
         """Draw the table."""
-        self.live.update(_drawn(self._head, view))
+        self.live.update(_drawn(self._head, view, self._columns))
 
 
 @contextmanager
@@ -69,17 +70,15 @@ def screen(head: list[str], terminal: bool, color: bool) -> Iterator[Screen]:
     yield Lines()
 
 
-def summary(view: View, sent: int) -> str:
-    """The last words: everything measured, as text."""
+def summary(view: View, ends: Mapping[str, int]) -> str:
+    """The last words: everything measured, as text; `ends` is how requests ended for the load's clients."""
     lines = ["", f"{'':6}{''.join(f'{head:>11}' for head in HEADS)}{'values':>9}  source"]
     lines += [_summed(row) for row in view.rows]
     if view.lag is not None and view.lag.count:
-        lines += [
-            "",
-            "How much later than the engine planned the sidecar saw first tokens:",
-            _summed(view.lag),
-        ]
-    lines += ["", f"Requests sent: {sent}. The sidecar counted: {counts(view.outcomes) or 'none'}."]
+        lines += ["", "How much later than the engine planned the sidecar saw first tokens:"]
+        lines += [_summed(view.lag)]
+    lines += ["", f"The clients say: {sum(ends.values())} requests, {counts(ends)}."]
+    lines += [f"The sidecar says: {sum(view.outcomes.values())} requests, {counts(view.outcomes)}."]
     return "\n".join(lines)
 
 
@@ -104,26 +103,39 @@ def _summed(row: Row) -> str:
     return f"{row.name:6}{times}{row.count:>9}  {row.source}"
 
 
-def _drawn(head: list[str], view: View) -> "RenderableType":
+def _drawn(head: list[str], view: View, words: int) -> "RenderableType":
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="What the clients live through", title_justify="left", expand=False)
+    lines = [Text(line, style="dim" if line.startswith(" ") else "") for line in head]
+    end = Text("Ctrl-C ends it.", style="dim")
+    return Group(*lines, Text(""), _latencies(view, words), _outcomes(view), end)
+
+
+def _latencies(view: View, words: int) -> "RenderableType":
+    """`words` is the number of columns of text that there is room for."""
+    from rich.table import Table
+
+    table = Table(title="What the clients live through", title_justify="left")
     table.add_column("")
     for quantile in HEADS:
         table.add_column(quantile, justify="right", style="bold cyan", min_width=9)
-    for column in ("values", "from", "what it is"):
-        table.add_column(column, justify="right" if column == "values" else "left", style="dim")
+    table.add_column("values", justify="right", style="dim")
+    for column in ("from", "what it is")[:words]:
+        table.add_column(column, style="dim")
     for row in view.rows:
         times = [f"{milliseconds(seconds)} ms" for seconds in row.quantiles]
-        table.add_row(row.name, *times, str(row.count), row.source, MEANINGS[row.name])
-    outcomes = Table(title="How requests ended", title_justify="left")
-    outcomes.add_column("outcome")
-    outcomes.add_column("requests", justify="right", style="bold cyan")
+        table.add_row(row.name, *times, str(row.count), *(row.source, MEANINGS[row.name])[:words])
+    return table
+
+
+def _outcomes(view: View) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(title="How requests ended", title_justify="left")
+    table.add_column("outcome")
+    table.add_column("requests", justify="right", style="bold cyan")
     for name, count in view.outcomes.items():
-        outcomes.add_row(name, str(count), style=None if name == "completed" else "yellow")
-    outcomes.add_row("in flight now", str(view.in_flight), style="dim")
-    return Group(
-        *(Text(line) for line in head), Text(""), table, outcomes, Text("Ctrl-C ends it.", style="dim")
-    )
+        table.add_row(name, str(count), style=None if name == "completed" else "yellow")
+    table.add_row("in flight now", str(view.in_flight), style="dim")
+    return table
