@@ -234,8 +234,6 @@ class Observation:
 
         `now` of a clean end is the end of the response body, even when the client took it later.
         """
-        if self.status is None:
-            self.status = status
         observed = self._end_of_body(end, now)
         timeline = self.timeline
         timeline.waits.settle(now)
@@ -246,8 +244,8 @@ class Observation:
             operation=self.operation,
             model=self.model,
             streaming=self.streaming,
-            status=self.status,
-            outcome=self._outcome(end, observed),
+            status=status if self.status is None else self.status,
+            outcome=self._outcome(end, observed, status),
             wall=self._wall,
             t0=self.t0,
             t_up=self._up,
@@ -281,13 +279,14 @@ class Observation:
         self.timeline.close(now)
         return reader.recognised or not self._encoded
 
-    def _outcome(self, end: End, observed: bool) -> Outcome:
+    def _outcome(self, end: End, observed: bool, own_status: int | None) -> Outcome:
         timeline = self.timeline
         in_depth = observed and bool(self.streaming)
         return conclude(
             Seen(
                 end=end,
                 status=self.status,
+                own_status=own_status,
                 terminal=timeline.terminal,
                 needs_terminal=in_depth and self._framer is not None and not self._skipped,
                 error_reported=timeline.error_reported,

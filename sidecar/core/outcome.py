@@ -37,7 +37,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is known when a request ends."""
 
     end: End
-    status: int | None = None  # the engine's, or the sidecar's own when it answered itself
+    status: int | None = None  # the engine's
+    own_status: int | None = None  # what the sidecar answered where the engine did not
     terminal: bool = False  # every choice has its finish reason, or the dialect's end marker came
     needs_terminal: bool = False  # a stream whose dialect is known and of which nothing was missed
     error_reported: bool = False
@@ -45,8 +46,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     output: bool = False  # something generated reached the client's side
 
 
-def _status(seen: Seen) -> int:
-    return seen.status or 0
+def _refusal(seen: Seen) -> int:
+    """The status with which the engine, or the sidecar before it, may have refused."""
+    return (seen.own_status if seen.end == "rejected" else seen.status) or 0
 
 
 # The first row that applies gives the outcome. A refusal by status comes before the way the bytes
@@ -54,11 +56,11 @@ def _status(seen: Seen) -> int:
 RULES: tuple[tuple[Outcome, Callable[[Seen], bool]], ...] = (
     ("upstream_unreachable", lambda s: s.end == "unreachable"),
     ("timeout", lambda s: s.end == "timeout"),
-    ("timeout", lambda s: s.end == "rejected" and s.status == 504),
-    ("upstream_unreachable", lambda s: s.end == "rejected" and s.status == 502),
-    ("overloaded", lambda s: s.status in (429, 503)),
-    ("client_error", lambda s: 400 <= _status(s) < 500),
-    ("upstream_error", lambda s: _status(s) >= 500),
+    ("timeout", lambda s: s.end == "rejected" and s.own_status == 504),
+    ("upstream_unreachable", lambda s: s.end == "rejected" and s.own_status == 502),
+    ("overloaded", lambda s: _refusal(s) in (429, 503)),
+    ("client_error", lambda s: 400 <= _refusal(s) < 500),
+    ("upstream_error", lambda s: _refusal(s) >= 500),
     ("error_in_stream", lambda s: s.error_reported),
     ("truncated", lambda s: s.failed_reason),
     ("completed", lambda s: s.end == "client_left" and s.terminal),

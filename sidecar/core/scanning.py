@@ -18,6 +18,7 @@ import msgspec
 MAX_HELD = 65536
 MAX_KEY = 256
 _STRUCTURE = re.compile(rb'["{}\[\],:]')
+_ESCAPED = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # up to the quote that ends a string
 _SPACE = b" \t\r\n"
 
 
@@ -82,18 +83,19 @@ class ObjectScanner:
             self._hold(data, position, position + 1)
             return position + 1
         end = data.find(b'"', position)
-        stop = len(data) if end < 0 else end
-        part = data[position:stop]
-        backslashes = len(part) - len(part.rstrip(b"\\"))
-        self._hold(data, position, min(stop + 1, len(data)))
+        if end > position and data[end - 1] == 92:  # a backslash: the quote may be part of the string
+            end = _ESCAPED.match(data, position).end()  # type: ignore[union-attr]  # it matches nothing too
+            end = end if data[end : end + 1] == b'"' else -1
+        stop = len(data) if end < 0 else end + 1
+        self._hold(data, position, stop)
         if end < 0:
-            self._escaped = backslashes % 2 == 1
+            tail = data[position:]
+            self._escaped = (len(tail) - len(tail.rstrip(b"\\"))) % 2 == 1
             return stop
-        if backslashes % 2 == 0:
-            self._in_string = False
-            if self._depth == 1 and self._place is _Place.KEY:
-                self._end_key()
-        return end + 1
+        self._in_string = False
+        if self._depth == 1 and self._place is _Place.KEY:
+            self._end_key()
+        return stop
 
     def _between_strings(self, data: bytes, position: int) -> int:
         quote = data.find(b'"', position)
@@ -158,7 +160,7 @@ class ObjectScanner:
             self.elements += 1
 
     def _end_key(self) -> None:
-        self._key = _decoded(bytes(self._held or b"")[:-1])
+        self._key = _decoded(bytes(self._held or b"")[1:-1])
         self._held = None
         self._place = _Place.COLON
 

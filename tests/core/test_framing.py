@@ -1,5 +1,7 @@
 """Payloads out of bytes: the HTML standard's rules for event streams, at any split, bounded."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ STREAMS = {
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(cuts), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 def frames(framer: framing.Framer, parts: list[bytes]) -> list[tuple[bytes, bytes]]:

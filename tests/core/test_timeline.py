@@ -209,19 +209,31 @@ USAGE: dict[str, tuple[Story, int, int | None, Usage]] = {
         2, 2, Usage(7, 44),
     ),
     "the same before the other choice has begun": (
-        [(1, token(1)), (2, stop(1)), (2, counted(None, 24)), (3, token(0)), (4, stop(0)), (4, counted(None, 20))],
+        [
+            (1, token(1)), (2, stop(1)), (2, counted(None, 24)), (3, token(0)), (4, stop(0)),
+            (4, counted(None, 20)),
+        ],
         2, 2, Usage(7, 44),
     ),
     "the same where the request could not be read": (
-        [(1, token(1)), (1, token(0)), (2, stop(1)), (2, counted(None, 24)), (4, stop(0)), (4, counted(None, 20))],
+        [
+            (1, token(1)), (1, token(0)), (2, stop(1)), (2, counted(None, 24)), (4, stop(0)),
+            (4, counted(None, 20)),
+        ],
         1, None, Usage(None, 44),
     ),
     "beside the finish reason of each choice": (
-        [(1, token(0)), (1, token(1)), (2, counted(0, 12, 3)), (2, stop(0)), (3, counted(1, 12, 4)), (3, stop(1))],
+        [
+            (1, token(0)), (1, token(1)), (2, counted(0, 12, 3)), (2, stop(0)),
+            (3, counted(1, 12, 4)), (3, stop(1)),
+        ],
         2, 1, Usage(7, 24),
     ),
     "counts so far and a total: the total": (
-        [(1, counted(0, 1)), (1, token(so_far=1)), (2, counted(0, 2)), (2, token(so_far=2)), (3, counted(None, 3))],
+        [
+            (1, counted(0, 1)), (1, token(so_far=1)), (2, counted(0, 2)), (2, token(so_far=2)),
+            (3, counted(None, 3)),
+        ],
         1, 1, Usage(7, 3),
     ),
     "counts so far of a stream that was cut": (

@@ -102,7 +102,7 @@ class OpenAIReader:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._tokens_received = timeline.tokens_received
-        self._fresh = True  # the first chunk goes the tolerant way: it names the model
+        self._fresh = True  # up to the first chunk with choices, the tolerant way: it names the model
         self.faults = 0
         self.recognised = False
 
@@ -130,7 +130,6 @@ class OpenAIReader:
 
     def tolerant(self, data: bytes, now: float) -> None:
         """One payload of a stream, whatever it is."""
-        self._fresh = False
         if data.strip() == DONE:
             self.recognised = True
             self._timeline.apply(StreamDone(), now)
@@ -138,6 +137,7 @@ class OpenAIReader:
         document = self._decoded(data)
         if isinstance(document, dict):
             self.recognised = True
+            self._fresh = self._fresh and not document.get("choices")
             extras = len(data) <= MAX_EXTRA_PAYLOAD
             for event in self.chunk_events(document, extras=extras):
                 self._timeline.apply(event, now)

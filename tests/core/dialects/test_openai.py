@@ -141,13 +141,12 @@ def test_what_a_body_that_is_not_streamed_says(document: dict[str, Any], events:
 
 
 def seen(timeline: Timeline) -> dict[str, Any]:
-    """Everything that both ways must agree on; engine extras are only read on the tolerant way."""
+    """Everything that both ways must agree on; model and engine extras are only read on the tolerant way."""
     return {
         **timeline.summary(),
         "engine": None,
         "terminal": timeline.terminal,
         "error": timeline.error_reported,
-        "model": timeline.model,
     }
 
 
@@ -287,6 +286,15 @@ def test_a_chunk_with_odd_text_is_still_a_token(text: bytes) -> None:
     assert (timeline.chunks, chat.faults, completions.faults) == (4, 0, 0)
     assert timeline.model is not None
     assert timeline.model.encode()
+
+
+def test_the_model_is_named_by_the_first_chunk_with_choices() -> None:
+    """Azure's first chunk holds filter results, no choices and an empty model."""
+    timeline = Timeline()
+    reader = ChatReader(timeline)
+    for model, choices in (("", []), ("m", [TEXT]), ("other", [TEXT])):
+        reader.payload(json.dumps({"model": model, "choices": choices}).encode(), 1.0)
+    assert timeline.model == "m"
 
 
 def test_done_ends_the_stream_once() -> None:
