@@ -26,9 +26,9 @@ ENGINE = (
     *("--token-time", "20ms", "--jitter", "0.3", "--slots", "8"),
 )
 EXPLAINED = (
-    "An emulated engine (first token after 60 ms and 0.2 ms a prompt token, then a token every 20 ms ± 30 %,",
-    "8 at a time, the others queue), the sidecar in front of it, and clients of which some leave early.",
-    "The table is what the sidecar measured of them; waiting in the queue shows as the tail of TTFT.",
+    "An emulated engine, the sidecar in front of it, and clients, some of whom leave.",
+    "The engine plans: first token after 60 ms + 0.2 ms a prompt token, then a token",
+    "every 20 ms ± 30 %, 8 requests at a time. The table is what the sidecar measured.",
 )
 REFRESH_SECONDS = 1.0
 
@@ -44,7 +44,7 @@ class Addresses:
     def lines(self) -> list[str]:
         """What to open."""
         return [
-            f"  clients   http://{self.listen}/v1/chat/completions   (try it: any OpenAI client)",
+            f"  clients   http://{self.listen}/v1/chat/completions  (try it)",
             f"  metrics   http://{self.admin}/metrics",
             f"  requests  http://{self.admin}/api/requests",
             f"  engine    http://{self.engine}/metrics",

@@ -56,7 +56,8 @@ ARGUMENTS = ('{"', "city", '":', ' "', "Dakar", '"}')
 def answer(asked: Asked, natural: int, draws: random.Random) -> Answer:
     """The answer to one sequence of a request; `natural` is the length without a limit, in tokens."""
     if asked.tool is not None:
-        return _cut(_call(asked.tool), asked.limit, "tool_calls")
+        ending = "stop" if asked.tool_is_named else "tool_calls"
+        return _cut(_call(asked.tool), asked.limit, ending)
     length = asked.limit or natural
     spoken = _think(length, asked.shows_reasoning, draws) if asked.thinks else _talk(length, draws)
     if asked.limit is None:

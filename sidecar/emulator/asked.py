@@ -37,6 +37,8 @@ class Asked:
     shows_reasoning: bool
     tool: str | None
     """Name of the function to call."""
+    tool_is_named: bool
+    """The request names it, so that the call ends with `stop`."""
 
     @property
     def parsed(self) -> bool:
@@ -95,6 +97,7 @@ def _common(
         thinks=thinks,
         shows_reasoning=fields.get("include_reasoning") is not False,
         tool=tool,
+        tool_is_named=tool is not None and isinstance(fields.get("tool_choice"), dict),
     )
 
 

@@ -23,7 +23,7 @@ MEANINGS = {
     "TTFO": "time to first output, reasoning does not",
     "ITL": "inter-token latency, one a token",
     "TPOT": "time per output token, one a request",
-    "E2E": "the whole request",
+    "E2E": "the whole request, of the completed",
 }
 ITL = "llm_inter_token_latency_seconds"
 OUTCOMES = "llm_requests"
@@ -138,6 +138,7 @@ def bucket_quantile(buckets: Buckets, q: float) -> float | None:
 
 
 def _exact(name: str, requests: Sequence[Mapping[str, Any]], key: str) -> Row:
-    ordered = sorted(request[key] for request in requests if request[key] is not None)
+    ended = [request for request in requests if name != "E2E" or request["outcome"] == "completed"]
+    ordered = sorted(request[key] for request in ended if request[key] is not None)
     quantiles = tuple(exact_quantile(ordered, q) for q in QUANTILES)
     return Row(name, quantiles, len(ordered), "exact, latest requests")

@@ -62,7 +62,7 @@ class EventWriter:
         answer = self.reply.answers[choice]
         count = self._sent.get(choice, 0)
         piece = answer.pieces[count]
-        events = [self._role(choice)] if count == 0 and self.has_roles else []
+        events = [] if self._sent or not self.has_roles else self._roles()
         self._sent[choice] = count + 1
         self._reasoned[choice] = self._reasoned.get(choice, 0) + (piece.kind == "reasoning")
         if count + 1 < len(answer.pieces):
@@ -76,6 +76,10 @@ class EventWriter:
             return [DONE]
         tail: Json = {"choices": [], "usage": self.reply.usage(), "system_fingerprint": FINGERPRINT}
         return [_sse(self.reply.envelope(self.object) | tail), DONE]
+
+    def _roles(self) -> list[bytes]:
+        """With the first token of any choice the role of all."""
+        return [self._role(choice) for choice in range(len(self.reply.answers))]
 
     def _role(self, choice: int) -> bytes:
         first = {"index": choice, "delta": {"role": "assistant", "content": ""}}
