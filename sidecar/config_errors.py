@@ -41,6 +41,8 @@ def _message(error: Any, loc: tuple[str | int, ...], root: type[BaseModel]) -> s
         return _unknown(loc, root)
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
+    if error["type"] != "missing" and error.get("input") is None:
+        return "has no value; give it one or remove the key"
     message = _WRONG.get(error["type"])
     if message is None:
         return str(error["msg"])

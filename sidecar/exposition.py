@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import isfinite
 
+from prometheus_client.utils import floatToGoString
+
 from sidecar.catalogue import Family
 
 SLICE_SERIES = 50
@@ -69,7 +71,7 @@ class Histogram:
         self.exemplars: dict[int, tuple[str, float, float]] = {}
         self.samples = len(self.counts) + 2
         pairs = _pairs(family, labels)
-        bounds = [*map(str, map(float, self.bounds)), "+Inf"]
+        bounds = [*map(floatToGoString, self.bounds), "+Inf"]
         lines = [_template(f"{family.name}_bucket", [*pairs, ("le", bound)]) for bound in bounds]
         lines += [_template(f"{family.name}_{suffix}", pairs) for suffix in ("count", "sum")]
         self._template = "".join(f"{line}%s\n" for line in lines)
