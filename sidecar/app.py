@@ -18,6 +18,7 @@ from sidecar.history import History
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
+from sidecar.proxy.proxy import Overhead
 from sidecar.proxy.selftest import failure
 
 log = logging.getLogger("sidecar")
@@ -91,6 +92,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
 
     proxy = Proxy(upstream_of(config.upstream), config.limits, attach)
     metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults)
+    proxy.overhead = Overhead(
+        *(metrics.histogram("llm_sidecar_overhead_seconds", stage).observe for stage in Overhead._fields)
+    )
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
     state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
 

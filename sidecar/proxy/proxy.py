@@ -37,6 +37,17 @@ class RequestStart(NamedTuple):
     trace: TraceContext
 
 
+def _ignore(_seconds: float) -> None: ...
+
+
+class Overhead(NamedTuple):
+    """Where the time goes that a piece spends inside the sidecar (seconds each)."""
+
+    request_head: Callable[[float], None] = _ignore  # read to written upstream, on a pooled connection
+    response_head: Callable[[float], None] = _ignore  # read to written and shown to the observer
+    chunk: Callable[[float], None] = _ignore  # the same of a body piece
+
+
 Attach = Callable[[RequestStart], Observer | None]
 
 
@@ -53,6 +64,7 @@ class Proxy:
         self.retries: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.on_lag: Callable[[float], None] | None = None
+        self.overhead = Overhead()
         self._clients: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._draining = False

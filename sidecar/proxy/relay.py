@@ -36,6 +36,7 @@ KEPT_BODY = 262144  # a request body up to this size is kept for the one retry
 RETRY_WITHIN = 1.0
 MAX_FAULTS = 3
 SLOW_CALL = 0.010
+OVERHEAD_EVERY = 16  # one read in so many is timed
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
 _ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
 
@@ -67,7 +68,7 @@ class Exchange:
         "_framing",
         "_kept",
         "_observe",
-        "_observer",
+        "_observer", "_pieces",
         "_pump",
         "_refusal",
         "_retried",
@@ -115,6 +116,7 @@ class Exchange:
         self._upload_done = False
         self._retried = False
         self._sent_at = 0.0
+        self._pieces = 0
         self._ended_at: float | None = None
         self.last_write = 0.0
         self.wait_since: float | None = None
@@ -189,6 +191,8 @@ class Exchange:
             body = self._framed(body) + (b"0\r\n\r\n" if self.head.chunked else b"")
         engine.write(self.head_bytes + body if body else self.head_bytes)
         self._sent_at = monotonic()
+        if reused and body is not None:
+            self.proxy.overhead.request_head(self._sent_at - max(self.t0, self.client.read_at))
         self._tell("sent", self._sent_at)
         if body is None:
             self._pump = asyncio.get_running_loop().create_task(self._guard(self._upload(engine)))
@@ -235,6 +239,7 @@ class Exchange:
             heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now
         )
         self._tell("response_head", head.status, head.headers, now)
+        self.proxy.overhead.response_head(monotonic() - now)
         if self._observe is not None and self._observer is not None:
             self._observe = self._observer.observe  # it may have changed to a decoder
 
@@ -266,7 +271,11 @@ class Exchange:
                 observe(data, now)
             except Exception:
                 self._fault("observe")
-            if monotonic() - now > SLOW_CALL:
+            self._pieces += 1
+            took = monotonic() - now
+            if not self._pieces % OVERHEAD_EVERY:
+                self.proxy.overhead.chunk(took)
+            if took > SLOW_CALL:
                 self._fault("slow")
 
     def on_end(self, trailers: Headers, now: float) -> None:
