@@ -28,24 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-time", type=_seconds, default=0.02, metavar="TIME", help="from one token to the next"
     )
     parser.add_argument(
-        "--jitter", type=float, default=0.0, metavar="RATIO", help="gaps vary by this ratio (0 to 1)"
+        "--jitter", type=_ratio, default=0.0, metavar="RATIO", help="gaps vary evenly by this ratio, 0 to 1"
     )
-    parser.add_argument("--slots", type=int, default=8, metavar="N", help="sequences that run at a time")
+    parser.add_argument("--slots", type=_count, default=8, metavar="N", help="sequences that run at a time")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same words and gaps")
     parser.add_argument(
-        "--output-tokens", type=int, default=64, metavar="N", help="of a request that sets no limit"
+        "--output-tokens", type=_count, default=64, metavar="N", help="of a request that sets no limit"
     )
-    parser.add_argument("--max-model-len", type=int, default=32_768, metavar="N", help="prompt and output")
+    parser.add_argument("--max-model-len", type=_count, default=32_768, metavar="N", help="prompt and output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 could not listen, 2 bad options."""
+    """Serve until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 could not listen."""
     try:
-        options = _options(args)
-        asyncio.run(serve(options, args.listen, _announce))
-    except ValueError as wrong:
-        print(f"sidecar emulate: {wrong}", file=sys.stderr)
-        return 2
+        asyncio.run(serve(_options(args), args.listen, _announce))
     except OSError as failed:
         print(f"sidecar emulate: could not listen: {failed}", file=sys.stderr)
         return 1
@@ -78,6 +74,22 @@ def _address(text: str) -> tuple[str, int]:
     if not colon or not port.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a ratio from 0 to 1")
+    return ratio
 
 
 def _seconds(text: str) -> float:

@@ -28,8 +28,8 @@ WEATHER: Mapping[str, Any] = {
 class Shape:
     """One kind of request and of client.
 
-    `leaves_after` is the number of reads after which the client goes away; `patience` the seconds that it
-    waits for the whole answer. `None`: it stays.
+    `leaves_after` is the number of HTTP chunks after which the client goes away; `patience` the seconds
+    that it waits for the whole answer. `None`: it stays.
     """
 
     name: str
@@ -124,10 +124,10 @@ class Load:
 
 async def _ask(session: aiohttp.ClientSession, url: str, body: Body, leaves_after: int | None) -> str:
     async with session.post(url, json=body) as response:
-        reads = 0
-        async for _ in response.content.iter_any():
-            reads += 1
-            if reads == leaves_after:
+        chunks = 0
+        async for _, is_whole in response.content.iter_chunks():
+            chunks += is_whole
+            if chunks == leaves_after:
                 response.close()
                 return "left"
     return "finished" if response.status < 400 else "refused"

@@ -94,12 +94,16 @@ def milliseconds(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f}" if seconds >= 0.1 else f"{seconds * 1000:.1f}"
 
 
+def _spelled(seconds: float | None) -> str:
+    return milliseconds(seconds) + (" ms" if seconds is not None else "")
+
+
 def _joined(row: Row) -> str:
     return "/".join(milliseconds(seconds) for seconds in row.quantiles)
 
 
 def _summed(row: Row) -> str:
-    times = "".join(f"{milliseconds(seconds) + ' ms':>11}" for seconds in row.quantiles)
+    times = "".join(f"{_spelled(seconds):>11}" for seconds in row.quantiles)
     return f"{row.name:6}{times}{row.count:>9}  {row.source}"
 
 
@@ -124,7 +128,7 @@ def _latencies(view: View, words: int) -> "RenderableType":
     for column in ("from", "what it is")[:words]:
         table.add_column(column, style="dim")
     for row in view.rows:
-        times = [f"{milliseconds(seconds)} ms" for seconds in row.quantiles]
+        times = [_spelled(seconds) for seconds in row.quantiles]
         table.add_row(row.name, *times, str(row.count), *(row.source, MEANINGS[row.name])[:words])
     return table
 
