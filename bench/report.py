@@ -194,11 +194,16 @@ def markdown(results: Results, judgements: list[Judgement]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def write_between_markers(path: Path, text: str) -> None:
-    page = path.read_text()
+def marked_page(path: Path) -> str:
+    """The page that tables are to go into; ValueError when they can't."""
+    page = path.read_text() if path.exists() else ""
     if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"bench: {path} needs {BEGIN} and {END}, once each")
-    head, rest = page.split(BEGIN)
+        raise ValueError(f"{path} needs {BEGIN} and {END}, once each")
+    return page
+
+
+def write_between_markers(path: Path, text: str) -> None:
+    head, rest = marked_page(path).split(BEGIN)
     path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
 
 

@@ -195,6 +195,12 @@ def main() -> int:
     if not (HERE / "sse_load").exists():
         print("bench: not built; run `make -C bench`", file=sys.stderr)
         return 2
+    if args.write is not None:
+        try:
+            report.marked_page(args.write)  # now, not after forty minutes
+        except ValueError as wrong:
+            print(f"bench: {wrong}", file=sys.stderr)
+            return 2
     machine.raise_open_files()
     out = args.out or HERE / "out" / f"{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     try:

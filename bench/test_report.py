@@ -92,3 +92,8 @@ def test_tables_go_between_the_markers_and_nowhere_else(tmp_path):
     assert text.endswith("after\n")
     assert "old" not in text
     assert "| CPU per event x Envoy, 64 streams (s64) | 1 | 1.3 | 1.00 (1.00-1.00) | 1 | PASS |" in text
+
+
+def test_a_page_without_markers_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="once each"):
+        report.marked_page(tmp_path / "missing.md")
