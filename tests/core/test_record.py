@@ -96,6 +96,11 @@ TPOT: dict[str, tuple[dict[str, Any], float | None, str | None]] = {
     "one chunk": ({**COUNTED, "f_last": 11.0, "chunks": 1}, None, None),
     "all chunks at one time": ({**GENERATED, "f_last": 11.0}, None, None),
     "one visible token": ({**COUNTED, "output_tokens": 21, "hidden_tokens": 20}, None, None),
+    "one visible token that the first chunk did not count": (
+        {**COUNTED, "output_tokens": 1, "first_chunk_tokens": 0},
+        None,
+        None,
+    ),
     "all tokens in the first chunk": ({**COUNTED, "first_chunk_tokens": 41}, None, None),
     "more hidden tokens than tokens": ({**COUNTED, "hidden_tokens": 50}, None, None),
     "without usage, a payload was missed": ({**GENERATED, "missed": 1}, None, None),

@@ -55,6 +55,35 @@ def test_elements_of_the_counted_array(document: bytes, elements: int | None) ->
         assert scanner.elements == elements
 
 
+NESTED = {
+    "messages": (b'{"role":"user","content":"a \\"{[\\" b"},', 0),
+    "prompts": (b'"a \\"{[\\" b",', 1),
+    "prompts of token ids": (b"[12,13,14],", 1),
+    "numbers": (b"1234567,", 0),
+    "deep nesting": (b"[" * 20 + b"]" * 20 + b",", None),
+}
+
+
+@pytest.mark.parametrize(("element", "counts"), NESTED.values(), ids=NESTED.keys())
+@pytest.mark.parametrize("piece", [100, 1500, 4096, 70_000, 10_000_000])
+def test_long_nested_values_are_passed_over(element: bytes, counts: int | None, piece: int) -> None:
+    copies = 200_000 // len(element)
+    document = b'{"n":1,"prompt":[' + (element * copies)[:-1] + b'],"model":[{"n":2}],"x":{"n":3}}'
+    scanner = ObjectScanner(WANTED, counted=b"prompt")
+    for at in range(0, len(document), piece):
+        scanner.feed(document[at : at + piece])
+    assert scanner.complete
+    assert scanner.members == {b"n": b"1", b"model": b'[{"n":2}]'}
+    if counts is not None:
+        assert scanner.elements == counts * copies
+
+
+def test_a_piece_that_takes_too_many_steps_is_given_up() -> None:
+    scanner = ObjectScanner(WANTED)
+    scanner.feed(b'{"n":1' + b',"x":0' * 100_000 + b"}")
+    assert not scanner.complete
+
+
 def test_a_member_that_is_too_long_is_given_up_and_no_other() -> None:
     scanner = ObjectScanner(WANTED)
     scanner.feed(b'{"model":"' + b"a" * (2 * MAX_HELD))

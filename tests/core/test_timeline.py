@@ -373,6 +373,17 @@ def test_a_wait_that_is_told_only_when_it_is_over_counts_the_same(
     assert timeline.summary()["write_wait_generation"] == pytest.approx(inside)
 
 
+def test_each_choice_has_the_wait_inside_its_own_time() -> None:
+    timeline = Timeline()
+    for at, choice in ((1.0, 0), (2.0, 0), (6.0, 1), (7.0, 1), (9.0, 0)):
+        if at == 6.0:
+            timeline.write_wait(2.5, 3.0)
+        timeline.tokens_received(choice, OUTPUT, None, at)
+    summary = timeline.summary()
+    assert [choice.write_wait for choice in summary["per_choice"]] == [0.5, 0.0]
+    assert summary["write_wait_generation"] == 0.5
+
+
 def test_the_open_gap_of_a_stalled_reader_is_its_own_not_the_engines() -> None:
     timeline = Timeline()
     timeline.tokens_received(0, OUTPUT, None, 1.0)
