@@ -130,6 +130,7 @@ ACCEPTS = [
     ("only a version that is not ours", "application/openmetrics-text;version=2.0.0", TEXT),
     ("plain text rather", "application/openmetrics-text;version=1.0.0;q=0.3,text/plain;q=0.9", TEXT),
     ("OpenMetrics refused", "application/openmetrics-text;q=0,*/*", TEXT),
+    ("OpenMetrics refused, nothing else named", "application/openmetrics-text;q=0", TEXT),
     ("equal, the first of them", "text/plain,application/openmetrics-text", TEXT),
     ("a q that is no number leaves its row out", "application/openmetrics-text;q=high,text/plain", TEXT),
     ("something else altogether", "image/png", TEXT),

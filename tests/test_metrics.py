@@ -492,14 +492,16 @@ def test_no_slice_holds_more_than_fifty_series() -> None:
 
 def test_a_page_may_be_rendered_while_requests_end() -> None:
     """Each series is as it is when its slice is rendered; new ones do not break the page."""
-    metrics = store(served=[f"m{index}" for index in range(50)])
-    for name in metrics.models.served[:25]:
-        metrics.record(request(model=name, f1=100.5, e=101.0))
+    names = [f"m{index}" for index in range(400)]
+    metrics = store(served=names, max_models=400, max_series=100_000)
+    fresh = iter(names)
+    for _ in range(100):
+        metrics.record(request(model=next(fresh), f1=100.5, e=101.0))
     parts = []
     for piece in metrics.render_slices(True):
         parts.append(piece)
-        for name in metrics.models.served:
-            metrics.record(request(model=name, f1=100.5, e=101.0))
+        metrics.record(request(model=next(fresh), f1=100.5, e=101.0))
+        metrics.record(request(model=names[0], f1=100.5, e=101.0))
     got = flat(parse_openmetrics((b"".join(parts) + exposition.END).decode()))
     for (name, labels), count in got.items():
         if name == "llm_request_duration_seconds_count":
