@@ -91,13 +91,18 @@ class Relay(Watched):
         self.changed()
         return recorder
 
-    async def client(self, data: bytes = b"", *, receive_buffer: int = 0, **options: Any) -> Wire:
+    async def client(self, data: bytes = b"", *, buffers: int = 0, **options: Any) -> Wire:
         """A new client connection that has sent `data`."""
         sock = socket.socket()
-        if receive_buffer:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if buffers:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
         wire = Wire(sock, **options)
         self.clients.append(wire)
         if data:
@@ -144,7 +149,7 @@ async def relay(
     *scripts: Script,
     attach: Callable[[Any], Any] | None = None,
     settles: bool = True,
-    send_buffer: int = 0,
+    buffers: int = 0,
     engine_reads: bool = True,
     **limits: float,
 ) -> AsyncIterator[Relay]:
@@ -152,7 +157,7 @@ async def relay(
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
     asyncio.get_running_loop().set_exception_handler(complaints.unhandled)
-    engine = Engine(scripts or [[]], send_buffer=send_buffer, reading=engine_reads)
+    engine = Engine(scripts or [[]], buffers=buffers, reading=engine_reads)
     between = Relay(engine, Limits(**{name: in_words(name, value) for name, value in limits.items()}), attach)
     _, between.port = await between.proxy.start("127.0.0.1", 0)
     try:

@@ -37,8 +37,8 @@ PASSES = {
         ASKS + b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\nVia: 1.1 a\r\n\r\n",
     ),
     "fields of this hop end here": (
-        b"GET /x HTTP/1.1\r\nConnection: X-Hop, keep-alive\r\nHost: h\r\nx-hop: 1\r\nKeep-Alive: timeout=9\r\n"
-        b"TE: trailers\r\nProxy-Connection: keep-alive\r\nX-End: 1\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nConnection: X-Hop, keep-alive\r\nHost: h\r\nx-hop: 1\r\n"
+        b"Keep-Alive: timeout=9\r\nTE: trailers\r\nProxy-Connection: keep-alive\r\nX-End: 1\r\n\r\n",
         b"GET /x HTTP/1.1\r\nHost: h\r\nX-End: 1\r\n\r\n",
     ),
     "a second Connection field counts too": (

@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_in_the_breath_of_its_request(leave: Leave) -
 
 async def stalled(between: Relay) -> tuple[Wire, Wire]:
     """A client that takes nothing, and its engine's connection, which can send nothing more."""
-    client = await between.client(ASKS, receive_buffer=8192, reading=False)
+    client = await between.client(ASKS, buffers=8192, reading=False)
     engine = await between.engine.connected()
     await engine.until(lambda: engine.heads)
     quiet = 0
@@ -123,11 +123,24 @@ async def stalled(between: Relay) -> tuple[Wire, Wire]:
 @pytest.mark.parametrize("leave", [by_fin, by_rst], ids=["FIN", "RST"])
 @on_both_loops
 async def test_a_client_that_leaves_while_a_full_buffer_waits_for_it(leave: Leave) -> None:
-    async with relay([request, send(SSE)], send_buffer=65536) as between:
+    async with relay([request, send(SSE)], buffers=65536) as between:
         client, engine = await stalled(between)
         await leave(client)
         await engine.ended(PROMPT)
         await between.finished("client_left")
+
+
+async def send_until_unread(client: Wire) -> None:
+    """Sends until the proxy leaves a piece in its kernel's buffer, which still has room for a FIN."""
+    mine, theirs = ports(client.sock)
+    loop = asyncio.get_running_loop()
+    while True:
+        await client.send(b"x" * 32768)
+        patience = loop.time() + 0.1
+        while queued(theirs, mine)[1] > 0:
+            if loop.time() > patience:
+                return
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("leave", [by_fin, by_rst], ids=["FIN", "RST"])
@@ -135,17 +148,9 @@ async def test_a_client_that_leaves_while_a_full_buffer_waits_for_it(leave: Leav
 async def test_a_client_that_leaves_while_the_reading_of_its_upload_is_paused(leave: Leave) -> None:
     """No read can report it: the sweep has to look at the connection's TCP state."""
     posts = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 900000000\r\n\r\n"
-    async with relay([], engine_reads=False) as between:
+    async with relay([], engine_reads=False, buffers=65536) as between:
         client = await between.client(posts)
-        mine, theirs = ports(client.sock)
-        unread = 0
-        while unread < 5:
-            await client.send(b"x" * 16384)
-            unread = 0
-            while unread < 5 and queued(theirs, mine)[1] > 0:
-                unread += 1
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0)
+        await send_until_unread(client)
         await leave(client)
         engine = await between.engine.connected()
         await between.finished("client_left", within=PROMPT)

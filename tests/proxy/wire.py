@@ -5,12 +5,14 @@ of a client: what it received, byte for byte, and how it ended. Nothing here sha
 """
 
 import asyncio
+import fcntl
 import hashlib
+import os
 import re
 import socket
 import struct
+import termios
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 WITHIN = 6.0
 """Seconds that any single wait may last before the test fails."""
@@ -261,13 +263,14 @@ def mark(event: asyncio.Event) -> Step:
 class Engine(Watched):
     """A server that plays one script a connection; the last script serves every further connection."""
 
-    def __init__(self, scripts: Sequence[Script], *, send_buffer: int = 0, reading: bool = True) -> None:
+    def __init__(self, scripts: Sequence[Script], *, buffers: int = 0, reading: bool = True) -> None:
         super().__init__()
         self._scripts = scripts
         self._reading = reading
         self.sock = socket.socket()
-        if send_buffer:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        if buffers:  # what is set before `listen` holds for every connection
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
         self.sock.bind(("127.0.0.1", 0))
         self.sock.listen(64)
         self.sock.setblocking(False)
@@ -323,13 +326,25 @@ class Engine(Watched):
 
 
 def queued(local: int, remote: int) -> tuple[int, int]:
-    """(bytes sent and not acknowledged, bytes received and not read), of one loopback socket."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        columns = line.split()
-        ports = [int(address.split(":")[1], 16) for address in columns[1:3]]
-        if ports == [local, remote]:
-            sent, received = columns[4].split(":")
-            return int(sent, 16), int(received, 16)
+    """(bytes sent and not acknowledged, bytes received and not read) of a loopback socket of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            copy = os.dup(int(name))
+        except OSError:
+            continue
+        try:
+            sock = socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            continue
+        with sock:
+            try:
+                found = ports(sock) == (local, remote)
+            except (OSError, IndexError):  # not connected, or not of this family
+                continue
+            if found:
+                sizes = [fcntl.ioctl(sock, code, b"    ") for code in (termios.TIOCOUTQ, termios.FIONREAD)]
+                return int.from_bytes(sizes[0], "little"), int.from_bytes(sizes[1], "little")
     return 0, 0
 
 

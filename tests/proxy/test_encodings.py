@@ -1,0 +1,137 @@
+"""Compressed bodies pass untouched both ways; the observer sees what they hold, within bounds."""
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Callable
+
+import brotli
+import pytest
+import zstandard
+
+from .harness import on_both_loops, relay
+from .messages import dechunked, upstream
+from .wire import request, send
+
+TEXT = b"".join(b'data: {"choices":[{"delta":{"content":"token %d"}}]}\n\n' % number for number in range(200))
+ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip, br, zstd\r\n\r\n"
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+CODINGS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
+    "gzip": (b"gzip", gzip.compress),
+    "GZip, in another case": (b"GZip", gzip.compress),
+    "x-gzip": (b"x-gzip", gzip.compress),
+    "gzip in two members": (b"gzip", lambda data: gzip.compress(data[:999]) + gzip.compress(data[999:])),
+    "deflate": (b"deflate", zlib.compress),
+    "deflate without its wrapper": (b"deflate", raw_deflate),
+    "br": (b"br", brotli.compress),
+    "zstd": (b"zstd", zstandard.ZstdCompressor().compress),
+    "identity": (b"identity", bytes),
+}
+RARE = {"x-gzip", "gzip in two members", "deflate without its wrapper"}
+"""Rare forms: they have to pass; whether the observer reads them is left open."""
+
+
+async def turns(_: object) -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked in pieces"])
+@pytest.mark.parametrize(("coding", "pack"), CODINGS.values(), ids=CODINGS)
+@on_both_loops
+async def test_an_answer_passes_untouched(
+    coding: bytes, pack: Callable[[bytes], bytes], framing: str
+) -> None:
+    packed = pack(TEXT)
+    said = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: " + coding + b"\r\n"
+    if framing == "length":
+        steps = [request, send(said + b"Content-Length: %d\r\n\r\n" % len(packed) + packed)]
+    else:
+        steps = [request, send(said + b"Transfer-Encoding: chunked\r\n\r\n")]
+        for at in range(0, len(packed), 101):
+            piece = packed[at : at + 101]
+            steps += [send(b"%x\r\n%b\r\n" % (len(piece), piece)), turns]
+        steps.append(send(b"0\r\n\r\n"))
+    async with relay(steps) as between:
+        client = await between.client(ASKS)
+        message = await client.message()
+        rest = message.partition(b"\r\n\r\n")[2]
+        assert (rest if framing == "length" else dechunked(rest)[0]) == packed
+        assert b"Content-Encoding: " + coding + b"\r\n" in message
+        [exchange] = await between.finished("clean")
+        assert exchange.response_body
+        assert sum(between.proxy.faults.values()) == 0
+
+
+@pytest.mark.parametrize("size", [101, 100_000], ids=["in pieces", "in one piece"])
+@pytest.mark.parametrize("name", sorted(set(CODINGS) - RARE))
+@on_both_loops
+async def test_the_observer_sees_the_text(name: str, size: int) -> None:
+    coding, pack = CODINGS[name]
+    packed = pack(TEXT)
+    steps = [request, send(b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\n" % coding)]
+    steps.append(send(b"Content-Length: %d\r\n\r\n" % len(packed)))
+    for at in range(0, len(packed), size):
+        steps += [send(packed[at : at + size]), turns]
+    async with relay(steps) as between:
+        client = await between.client(ASKS)
+        assert (await client.message()).endswith(packed)
+        [exchange] = await between.finished("clean")
+        assert exchange.response_body == TEXT
+
+
+@pytest.mark.parametrize(("coding", "pack"), CODINGS.values(), ids=CODINGS)
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@on_both_loops
+async def test_a_request_passes_untouched(
+    coding: bytes, pack: Callable[[bytes], bytes], chunked: bool
+) -> None:
+    packed = pack(TEXT)
+    asks = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Encoding: " + coding + b"\r\n"
+    framed = asks + b"Content-Length: %d\r\n\r\n" % len(packed) + packed
+    if chunked:
+        framed = asks + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(packed), packed)
+    async with relay([request, send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")]) as between:
+        client = await between.client(framed)
+        await client.message()
+        assert upstream(between.engine.connections[0].messages[0]) == framed
+        await between.finished("clean")
+
+
+TORN = {
+    "gzip that is none": (b"gzip", TEXT),
+    "gzip with a broken middle": (
+        b"gzip",
+        gzip.compress(TEXT)[:100] + b"\0" * 50 + gzip.compress(TEXT)[150:],
+    ),
+    "gzip cut short": (b"gzip", gzip.compress(TEXT)[:-20]),
+    "gzip with rubbish behind": (b"gzip", gzip.compress(TEXT) + b"rubbish" * 10),
+    "br that is none": (b"br", b"\xff" * 500),
+    "zstd that is none": (b"zstd", b"\xff" * 500),
+    "deflate that is none": (b"deflate", b"\xff" * 500),
+    "an unknown coding": (b"rot13", TEXT),
+    "two codings": (b"gzip, br", brotli.compress(gzip.compress(TEXT))),
+    "an empty body": (b"gzip", b""),
+    "a bomb of gzip": (b"gzip", gzip.compress(b"\0" * 50_000_000)),
+    "a bomb of br": (b"br", brotli.compress(b"\0" * 50_000_000, quality=5)),
+    "a bomb of zstd": (b"zstd", zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)),
+}
+
+
+@pytest.mark.parametrize(("coding", "packed"), TORN.values(), ids=TORN)
+@on_both_loops
+async def test_a_body_that_cannot_be_read_passes_all_the_same(coding: bytes, packed: bytes) -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(packed))
+    async with relay([request, send(said + packed)]) as between:
+        client = await between.client(ASKS)
+        message = await client.message()
+        assert message.endswith(said.partition(b"\r\n")[2][-20:] + packed)
+        [exchange] = await between.finished("clean")
+        assert max((len(data) for data, _ in exchange.named("observe")), default=0) <= 256 << 10
+        assert len(exchange.response_body) <= 8 << 20, "a bomb is not unpacked"
