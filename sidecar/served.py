@@ -27,7 +27,9 @@ class _Models(msgspec.Struct):
 class ServedModels:
     """Learns served names and hands them to `learn`; `reachable` tells whether the engine answered last."""
 
-    def __init__(self, upstream: str, configured: Iterable[str], learn: Callable[[Iterable[str]], None]) -> None:
+    def __init__(
+        self, upstream: str, configured: Iterable[str], learn: Callable[[Iterable[str]], None]
+    ) -> None:
         self._url = upstream.rstrip("/") + "/v1/models"
         self._learn = learn
         self.reachable = False

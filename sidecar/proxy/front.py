@@ -98,6 +98,14 @@ class ClientConnection(RequestHandler):
         read_at = self._head_times.popleft() if self._head_times else self.read_at
         return max(read_at, self.response_ended_at)
 
+    def exchange_ended(self, now: float, *, sized: bool) -> None:
+        """The connection waits for its next head, or has part of it: `sized` says that the request had a
+        body with a length, whose end can't be told from a head's beginning."""
+        self.exchange = None
+        self.response_ended_at = now
+        if not sized and not self._messages and not self._tail.endswith(b"\r\n\r\n"):
+            self.head_since = self.read_at
+
     def refuse(self, refusal: Refusal) -> Sent:
         """Answer with an error of our own and close."""
         self._front.on_refused(refusal.reason)

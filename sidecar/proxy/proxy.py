@@ -97,8 +97,7 @@ class Proxy:
         """
         await asyncio.sleep(grace)
         self._draining = True
-        for server in self._servers:
-            server.close()
+        await self._stop_accepting()
         for client in list(self._clients):
             client.draining = True
             if client.idle and client.transport is not None:
@@ -109,6 +108,19 @@ class Proxy:
         except TimeoutError:
             return False
         return True
+
+    async def _stop_accepting(self) -> None:
+        """Close the listeners. Stock asyncio first lets sockets that it has accepted get their transport:
+        after `close` it would drop them open (CPython's `Server._attach` asserts)."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            for server in self._servers:
+                for sock in server.sockets:
+                    loop.remove_reader(sock.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
 
     async def stop(self) -> None:
         """Close everything at once."""
@@ -189,6 +201,8 @@ class Proxy:
     def _connected(self, client: ClientConnection) -> None:
         self._clients.add(client)
         client.draining = self._draining
+        if self._draining and client.transport is not None:
+            client.transport.close()  # accepted in the instant in which the listener closed
         limit = self._limits.max_connections
         client.overloaded = len(self._clients) > limit
         if len(self._clients) > 2 * limit and client.transport is not None:

@@ -143,10 +143,10 @@ class Exchange:
         finally:
             if self._pump is not None:
                 self._pump.cancel()
-            client.exchange = None
-            client.response_ended_at = monotonic()
-        refused_and_closed = self._refusal is not None and not self._client_keeps
-        return Sent(self._client_keeps, client.linger if refused_and_closed else None)
+            client.exchange_ended(monotonic(), sized=bool(self.head.length))
+        keeps = self._client_keeps and not client.draining
+        refused_and_closed = self._refusal is not None and not keeps
+        return Sent(keeps, client.linger if refused_and_closed else None)
 
     def _whole_body(self) -> bytes | None:
         content = self.request.content
