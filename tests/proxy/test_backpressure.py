@@ -9,7 +9,7 @@ from .harness import Relay, on_both_loops, relay
 from .wire import Wire, body, head, pattern, ports, queued, request, send
 
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
-TOTAL = 24 << 20
+TOTAL = 16 << 20
 HELD = 512 << 10
 """Bytes that the sidecar may hold of one stalled stream."""
 

@@ -11,7 +11,8 @@ from .wire import PROMPT, fin, head, pattern, request, rst, send, wait
 
 ASKS = (
     b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: h\r\n"
-    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: abc\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 SWITCH = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -105,7 +106,7 @@ async def test_the_client_ends_and_the_engine_sees_it(leave: str) -> None:
 
 @on_both_loops
 async def test_a_client_that_reads_nothing_pauses_the_engine() -> None:
-    content = pattern(24 << 20)
+    content = pattern(16 << 20)
     async with relay([head, send(SWITCH)], buffers=65536) as between:
         client = await between.client(ASKS, buffers=16384)
         await client.head()
@@ -125,7 +126,7 @@ async def test_a_client_that_reads_nothing_pauses_the_engine() -> None:
 
 @on_both_loops
 async def test_an_engine_that_reads_nothing_pauses_the_client() -> None:
-    content = pattern(24 << 20)
+    content = pattern(16 << 20)
     async with relay([head, send(SWITCH)], buffers=65536) as between:
         client = await between.client(ASKS, buffers=65536)
         await client.head()
