@@ -10,6 +10,8 @@ from typing import Protocol
 
 MAX_OUTPUT = 262144
 MAX_RATIO = 200
+MAX_WINDOW = 1 << 23
+ZSTD_INPUT = 16
 RATIO_FREE = 1 << 20  # the ratio is only looked at beyond this much output
 
 
@@ -39,10 +41,13 @@ def _zlib(wbits: int) -> Callable[[], _Engine]:
 def _brotli() -> _Engine:
     import brotli
 
-    process = brotli.Decompressor().process
+    inflate = brotli.Decompressor()
 
     def feed(data: bytes) -> bytes:
-        return bytes(process(data, output_buffer_limit=MAX_OUTPUT))
+        out = bytes(inflate.process(data, output_buffer_limit=MAX_OUTPUT))
+        if not inflate.is_finished() and not inflate.can_accept_more_data():
+            raise UndecodableError("more than MAX_OUTPUT bytes in one read")
+        return out
 
     return feed
 
@@ -50,7 +55,18 @@ def _brotli() -> _Engine:
 def _zstandard() -> _Engine:
     import zstandard
 
-    return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompressobj().decompress
+    decompress = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj().decompress
+
+    def feed(data: bytes) -> bytes:
+        # The library has no bound on output; a few bytes of input hold few blocks, of 128 KiB at most each.
+        out = bytearray()
+        for at in range(0, len(data), ZSTD_INPUT):
+            out += decompress(data[at : at + ZSTD_INPUT])
+            if len(out) > MAX_OUTPUT:
+                raise UndecodableError("more than MAX_OUTPUT bytes in one read")
+        return bytes(out)
+
+    return feed
 
 
 _ENGINES: dict[bytes, Callable[[], _Engine]] = {

@@ -61,7 +61,7 @@ class Wire(Watched):
         self.messages: list[bytes] = []
         self._keep = keep
         self._may_read = asyncio.Event()
-        self._closed = False
+        self._closing: asyncio.Future[None] | None = None
         if reading:
             self._may_read.set()
         self._reader = asyncio.ensure_future(self._read())
@@ -112,15 +112,18 @@ class Wire(Watched):
         self.sock.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+        """Closes the socket, once its reader has let go of it, even if the caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         self.sock.close()
 
     async def rst(self) -> None:
-        if self._closed:
+        if self._closing is not None:
             return
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await self.close()
@@ -277,7 +280,8 @@ class Engine(Watched):
         self.port: int = self.sock.getsockname()[1]
         self.connections: list[Wire] = []
         self.failures: list[BaseException] = []
-        self._tasks = [asyncio.ensure_future(self._accept())]
+        self._tasks: list[asyncio.Task[None]] = []
+        asyncio.get_running_loop().add_reader(self.sock, self._accept)
 
     def __repr__(self) -> str:
         return f"<Engine {self.connections!r} failures={self.failures}>"
@@ -287,15 +291,16 @@ class Engine(Watched):
         """The heads that the scripts have read, over all connections."""
         return [head for conn in self.connections for head in conn.heads]
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sock, _ = await loop.sock_accept(self.sock)
-            conn = Wire(sock, reading=self._reading)
-            self.connections.append(conn)
-            script = self._scripts[min(len(self.connections), len(self._scripts)) - 1]
-            self._tasks.append(asyncio.ensure_future(self._play(conn, script)))
-            self.changed()
+    def _accept(self) -> None:
+        try:
+            sock, _ = self.sock.accept()
+        except OSError:  # it has gone again
+            return
+        conn = Wire(sock, reading=self._reading)
+        self.connections.append(conn)
+        script = self._scripts[min(len(self.connections), len(self._scripts)) - 1]
+        self._tasks.append(asyncio.ensure_future(self._play(conn, script)))
+        self.changed()
 
     async def _play(self, conn: Wire, script: Script) -> None:
         try:
@@ -312,17 +317,17 @@ class Engine(Watched):
 
     async def refuse(self) -> None:
         """From now on no new connection is accepted; those that are open stay."""
-        self._tasks[0].cancel()
-        await asyncio.gather(self._tasks[0], return_exceptions=True)
+        asyncio.get_running_loop().remove_reader(self.sock)
         self.sock.close()
 
     async def stop(self) -> None:
+        if self.sock.fileno() >= 0:
+            await self.refuse()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for conn in self.connections:
             await conn.close()
-        self.sock.close()
 
 
 def queued(local: int, remote: int) -> tuple[int, int]:
