@@ -1,5 +1,6 @@
 """Clients that stop reading: does the proxy pause the upstream, and how much does it hold?"""
 
+import http.client
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -63,16 +64,18 @@ def _hold(bench: "Bench", pid: int) -> tuple[int, bool]:
 
 
 def _drain(client: socket.socket) -> int:
-    """Reads the rest of a stream; the token events in it, -1 when it did not end with [DONE]."""
+    """Reads the rest of a stream; the token events in it, -1 when it did not end with [DONE].
+
+    The chunked framing has to go first: a proxy may split a mark between two chunks.
+    """
     tokens, tail = 0, b""
     with client:
-        while b"[DONE]" not in tail:
-            try:
-                piece = client.recv(1 << 20)
-            except OSError:
-                return -1
-            if not piece:
-                return -1
-            tokens += (tail[-1:] + piece).count(b"@@")
-            tail = (tail + piece)[-200:]
-    return tokens
+        response = http.client.HTTPResponse(client)
+        try:
+            response.begin()
+            while piece := response.read1(1 << 20):
+                tokens += (tail[-1:] + piece).count(b"@@")
+                tail = (tail + piece)[-200:]
+        except (OSError, http.client.HTTPException):
+            return -1
+    return tokens if b"[DONE]" in tail else -1
