@@ -184,8 +184,9 @@ def test_the_numbers_fit_what_the_client_saw(
     assert answer.first_token is not None
     assert 0 < row["ttft"] <= answer.first_token
     assert row["ttft"] <= row["ttfo"] <= row["e2e"]
-    assert row["tpot_basis"] == "usage"
-    assert 0 < row["tpot"] < answer.seconds
+    # On a busy machine this tiny model's whole answer may come in one read: then there is no TPOT.
+    assert row["tpot_basis"] in ("usage", None)
+    assert row["tpot"] is None if row["tpot_basis"] is None else 0 < row["tpot"] < answer.seconds
     reasoned = b'"reasoning_content":"' in answer.body
     assert (row["reasoning"] is not None) is reasoned
     if reasoned:

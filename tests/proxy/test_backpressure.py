@@ -9,7 +9,11 @@ from .harness import Relay, on_both_loops, relay
 from .wire import Wire, body, head, pattern, ports, queued, request, send
 
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
-TOTAL = 16 << 20
+
+TOTAL = 20 << 20
+STUCK = 16 << 20
+"""A writer has to be stopped before this. The kernel takes 3 to 9 MiB for the proxy's own two sockets, which
+grow by themselves; how much of it the proxy itself holds is measured apart."""
 HELD = 512 << 10
 """Bytes that the sidecar may hold of one stalled stream."""
 
@@ -54,7 +58,7 @@ async def test_a_client_that_stops_reading_pauses_the_engine_and_gets_every_byte
         engine = await between.engine.connected()
         await engine.until(lambda: engine.sent == len(said))
         sent = await push_until_stuck(engine, client, content)
-        assert sent < 8 << 20, "the engine is never paused"
+        assert sent < STUCK, "the engine is never paused"
         held = held_between(between, engine, client, sent)
         assert held <= HELD, held
         client.read_on()
@@ -112,7 +116,7 @@ async def test_an_engine_that_stops_reading_pauses_the_upload_and_gets_every_byt
         client = await between.client(asks, buffers=65536)
         engine = await between.engine.connected()
         sent = await push_until_stuck(client, engine, content)
-        assert sent < 8 << 20, "the client is never paused"
+        assert sent < STUCK, "the client is never paused"
         held = held_between(between, client, engine, sent)
         assert held <= HELD, held
         engine.read_on()

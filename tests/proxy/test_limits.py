@@ -185,7 +185,7 @@ async def request_body(conn: Wire) -> None:
 
 @on_both_loops
 async def test_a_body_that_waits_for_the_engine_is_not_late() -> None:
-    size = 64 << 20
+    size = 64 << 20  # more than all buffers on the way
     async with relay([request, send(OK)], body_timeout=0.2, engine_reads=False, buffers=65536) as between:
         asks = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size
         client = await between.client(asks, buffers=65536)

@@ -6,7 +6,7 @@ import pytest
 
 from .harness import on_both_loops, relay
 from .messages import downstream, field, own_error, upstream
-from .test_backpressure import HELD, held_between, push_until_stuck
+from .test_backpressure import HELD, STUCK, TOTAL, held_between, push_until_stuck
 from .wire import PROMPT, fin, head, pattern, request, rst, send, wait
 
 ASKS = (
@@ -106,14 +106,14 @@ async def test_the_client_ends_and_the_engine_sees_it(leave: str) -> None:
 
 @on_both_loops
 async def test_a_client_that_reads_nothing_pauses_the_engine() -> None:
-    content = pattern(16 << 20)
+    content = pattern(TOTAL)
     async with relay([head, send(SWITCH)], buffers=65536) as between:
         client = await between.client(ASKS, buffers=16384)
         await client.head()
         client.stop_reading()
         engine = await between.engine.connected()
         sent = await push_until_stuck(engine, client, content)
-        assert sent < 8 << 20
+        assert sent < STUCK
         assert held_between(between, engine, client, sent) <= HELD
         client.read_on()
         async with asyncio.timeout(20):
@@ -126,14 +126,14 @@ async def test_a_client_that_reads_nothing_pauses_the_engine() -> None:
 
 @on_both_loops
 async def test_an_engine_that_reads_nothing_pauses_the_client() -> None:
-    content = pattern(16 << 20)
+    content = pattern(TOTAL)
     async with relay([head, send(SWITCH)], buffers=65536) as between:
         client = await between.client(ASKS, buffers=65536)
         await client.head()
         engine = await between.engine.connected()
         engine.stop_reading()
         sent = await push_until_stuck(client, engine, content)
-        assert sent < 8 << 20
+        assert sent < STUCK
         assert held_between(between, client, engine, sent) <= HELD
         engine.read_on()
         async with asyncio.timeout(20):
