@@ -254,15 +254,6 @@ def wait(event: asyncio.Event) -> Step:
     return step
 
 
-def mark(event: asyncio.Event) -> Step:
-    """Step: tell the test that the script came this far."""
-
-    async def step(_: Wire) -> None:
-        event.set()
-
-    return step
-
-
 class Engine(Watched):
     """A server that plays one script a connection; the last script serves every further connection."""
 
