@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
@@ -32,3 +32,8 @@ format: $(VENV)/ready ## ruff, writing
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+bench: $(VENV)/ready ## the sidecar against Envoy, nginx, HAProxy and a Starlette router (an hour, quiet machine)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(MAKE) -C bench
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python bench/run.py
