@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Exit codes: 0 drained, 1 not started, 2 configuration."""
     try:
         flags = {"upstream": args.upstream, "listen": args.listen, "admin": args.admin}
-        config = load(args.config, {key: value for key, value in flags.items() if value is not None})
+        config = load(args.config, flags)
     except ConfigError as wrong:
         print(wrong, file=sys.stderr)
         return 2

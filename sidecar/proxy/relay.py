@@ -83,7 +83,6 @@ class Exchange:
         "request",
         "state",
         "t0",
-        "trailers",
         "wait_moved",
         "wait_since",
         "wait_size",
@@ -122,7 +121,6 @@ class Exchange:
         self.wait_since: float | None = None
         self.wait_size = 0
         self.wait_moved = 0.0
-        self.trailers: Headers = []
 
     # --- the handler's side
 
@@ -280,7 +278,6 @@ class Exchange:
 
     def on_end(self, trailers: Headers, now: float) -> None:
         """The engine's response is complete."""
-        self.trailers = trailers
         if self.state == "waiting_head":  # the head came with the end: on_head has run, or it is a tunnel
             return
         behind = self.last_write != now and self._buffered() > 0
@@ -366,10 +363,6 @@ class Exchange:
         self._send(engine, reused=False, body=self._kept if self._upload_done else None)
 
     # --- the client's side
-
-    def response_started(self) -> bool:
-        """Whether any byte of a response was written."""
-        return self.state != "waiting_head"
 
     def client_left(self, now: float) -> None:
         """FIN or RST from the client."""
