@@ -23,6 +23,7 @@ from scenarios import LOADS, Load
 RAMP_SECONDS = 1.5  # all connections are open by then
 STRACE_SECONDS = 2
 LINES = 25
+MANY = 1_000_000  # unary requests a connection: more than any run has time for
 
 
 def during_load(
@@ -98,14 +99,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--variant", default="sidecar", choices=[v for v in load_variants() if v != "direct"])
-    parser.add_argument("--scenario", default="s256", choices=["s64", "s256", "s1024", "step256"])
+    parser.add_argument("--scenario", default="s256", choices=["s64", "s256", "s1024", "step256", "unary32"])
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--python", default=sys.executable)
     args = parser.parse_args()
     machine.raise_open_files()
     load_cpus, proxy_cpus = machine.cpus()
     load = LOADS[args.scenario]
-    load = replace(load, tokens=int((args.seconds + 2 * RAMP_SECONDS) * load.rate))
+    seconds = args.seconds + 2 * RAMP_SECONDS
+    if load.unary:
+        load = replace(load, requests=MANY, seconds=seconds)
+    else:
+        load = replace(load, tokens=int(seconds * load.rate))
     upstream = Upstream(load_cpus)
     try:
         with Peer(

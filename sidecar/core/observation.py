@@ -237,6 +237,7 @@ class Observation:
         observed = self._end_of_body(end, now)
         timeline = self.timeline
         timeline.waits.settle(now)
+        timeline.on_gap = _no_gaps  # else the two refer to each other, and wait for the garbage collector
         return RequestRecord(
             id=self.request_id,
             trace_id=self.trace_id,

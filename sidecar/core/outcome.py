@@ -75,4 +75,7 @@ RULES: tuple[tuple[Outcome, Callable[[Seen], bool]], ...] = (
 
 def conclude(seen: Seen) -> Outcome:
     """The outcome of a request."""
-    return next(outcome for outcome, applies in RULES if applies(seen))
+    for outcome, applies in RULES:
+        if applies(seen):
+            return outcome
+    raise AssertionError("the last row always applies")

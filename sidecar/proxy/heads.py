@@ -17,6 +17,7 @@ ClientFraming = Literal["none", "length", "chunked", "bare"]  # bare: HTTP/1.0, 
 _HOP = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade"})
 # `Connection` may name none of these: stripping them would change what the engine or the trace sees.
 _NOT_HOP = frozenset({b"host", b"content-length", b"authorization", b"traceparent", b"x-request-id"})
+_CHECKED = (b"host", b"connection", b"transfer-encoding", b"content-length", b"upgrade")
 _REFUSED_METHODS = frozenset({"CONNECT", "TRACE"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -45,20 +46,24 @@ def read_request(
     """Check a parsed head for what a parser does not check, and put it into the relay's terms."""
     if method in _REFUSED_METHODS:
         return Refusal(405, "method", f"{method} is not forwarded")
-    fields = [(name.lower(), value) for name, value in headers]
-    hosts = [value for name, value in fields if name == b"host"]
+    fields: dict[bytes, list[bytes]] = {name: [] for name in _CHECKED}
+    for name, value in headers:
+        found = fields.get(name.lower())
+        if found is not None:
+            found.append(value)
+    hosts = fields[b"host"]
     if len(hosts) > 1 or (version >= (1, 1) and not hosts) or (hosts and not _HOST.fullmatch(hosts[0])):
         return Refusal(400, "host", "a request needs exactly one valid Host header")
-    nominated = frozenset(_tokens(value for name, value in fields if name == b"connection"))
+    nominated = frozenset(_tokens(fields[b"connection"]))
     if nominated & _NOT_HOP:
         return Refusal(400, "connection_header", "the Connection header names a field that must pass")
-    codings = list(_tokens(value for name, value in fields if name == b"transfer-encoding"))
+    codings = list(_tokens(fields[b"transfer-encoding"]))
     if codings and (codings != [b"chunked"] or version < (1, 1)):
         return Refusal(400, "transfer_encoding", "chunked is the only transfer coding, and needs HTTP/1.1")
-    lengths = {value for name, value in fields if name == b"content-length"}
+    lengths = set(fields[b"content-length"])
     if len(lengths) > 1 or (lengths and codings):
         return Refusal(400, "body_framing", "the request has more than one body length")
-    upgrades = list(_tokens(value for name, value in fields if name == b"upgrade"))
+    upgrades = list(_tokens(fields[b"upgrade"]))
     websocket = b"upgrade" in nominated and upgrades == [b"websocket"] and version >= (1, 1)
     length = int(lengths.pop()) if lengths else None
     return RequestHead(

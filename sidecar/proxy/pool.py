@@ -6,14 +6,13 @@ keep-alive, and a request sent into that instant is lost.
 """
 
 import asyncio
-import socket
 import ssl
-import sys
 from typing import NamedTuple
 
+from sidecar.proxy.sockets import tcp_state
 from sidecar.proxy.upstream import UpstreamConnection
 
-_TCP_ESTABLISHED = 1  # include/net/tcp_states.h; the first byte of struct tcp_info is the state
+_ESTABLISHED = 1
 
 
 class Upstream(NamedTuple):
@@ -28,17 +27,6 @@ class Upstream(NamedTuple):
         """The value of a Host header for it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}".encode("ascii")
-
-
-def tcp_state(transport: asyncio.BaseTransport) -> int | None:
-    """The kernel's state of a connection (ESTABLISHED is 1), or None where the kernel doesn't tell."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sys.platform != "linux":
-        return None
-    try:
-        return int(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0])
-    except OSError:
-        return 0
 
 
 class Pool:
@@ -105,4 +93,4 @@ class Pool:
 
     @staticmethod
     def _alive(connection: UpstreamConnection) -> bool:
-        return connection.reusable and tcp_state(connection.transport) in (_TCP_ESTABLISHED, None)
+        return connection.reusable and tcp_state(connection.socket) in (_ESTABLISHED, None)

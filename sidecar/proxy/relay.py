@@ -23,8 +23,7 @@ from sidecar.core.outcome import End
 from sidecar.proxy import heads
 from sidecar.proxy.errors import Refusal, error_response
 from sidecar.proxy.front import ClientConnection, Sent
-from sidecar.proxy.pool import tcp_state
-from sidecar.proxy.sockets import close_with_reset
+from sidecar.proxy.sockets import borrow, close_with_reset, tcp_state
 from sidecar.proxy.upstream import Headers, ResponseHead, UpstreamConnection, UpstreamFault
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class Exchange:
         "_faults",
         "_finished",
         "_framing",
+        "_held",
         "_kept",
         "_observe",
         "_observer", "_pieces",
@@ -109,6 +109,7 @@ class Exchange:
         self._pump: asyncio.Task[None] | None = None
         self._kept: bytes | None = b""
         self._framing: heads.ClientFraming = "none"
+        self._held: tuple[bytes, ResponseHead] | None = None  # a head that goes out with its first bytes
         self._status: int | None = None
         self._refusal: Refusal | None = None
         self._client_keeps = False
@@ -226,16 +227,21 @@ class Exchange:
         if self.head.version >= (1, 1):
             self._write(heads.response_head(head, "none", http_1_1=True, close=False), monotonic())
 
-    def on_head(self, head: ResponseHead, now: float) -> None:
-        """The response begins."""
+    def on_head(self, head: ResponseHead, now: float, *, more: bool) -> None:
+        """The response begins; with `more` its first body bytes follow at once, and go in the same write."""
         self._status = head.status
         self._framing = heads.client_framing(head, self.head.method, self.head.version)
         self._client_keeps = self._may_keep_client()
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
-        self._write(
-            heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps), now
-        )
+        out = heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps)
+        if more:
+            self._held = out, head
+        else:
+            self._write(out, now)
+            self._head_written(head, now)
+
+    def _head_written(self, head: ResponseHead, now: float) -> None:
         self._tell("response_head", head.status, head.headers, now)
         self.proxy.overhead.response_head(monotonic() - now)
         if self._observe is not None and self._observer is not None:
@@ -259,7 +265,9 @@ class Exchange:
         elif self.wait_since is not None and self.last_write != now:
             self._wait_over(now)
         self.last_write = now
-        if self._framing == "chunked":
+        if self._held is not None:
+            self._write_first(transport, data, now)
+        elif self._framing == "chunked":
             transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         elif self._framing != "none":
             transport.write(data)
@@ -275,6 +283,16 @@ class Exchange:
                 self.proxy.overhead.chunk(took)
             if took > SLOW_CALL:
                 self._fault("slow")
+
+    def _write_first(self, transport: asyncio.Transport, data: bytes, now: float) -> None:
+        assert self._held is not None
+        (out, head), self._held = self._held, None
+        if self._framing == "chunked":
+            out += b"%x\r\n%b\r\n" % (len(data), data)
+        elif self._framing != "none":
+            out += data
+        transport.write(out)
+        self._head_written(head, now)
 
     def on_end(self, trailers: Headers, now: float) -> None:
         """The engine's response is complete."""
@@ -431,7 +449,7 @@ class Exchange:
         transport = self.client.transport
         if transport is None or not self.client._reading_paused:
             return False
-        return tcp_state(transport) in _LEFT_STATES
+        return tcp_state(borrow(transport)) in _LEFT_STATES
 
     def silent_for(self, now: float) -> float:
         """Seconds since the request was sent without a response head."""

@@ -20,6 +20,8 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 import httptools
 
+from sidecar.proxy.sockets import borrow
+
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 256
 
@@ -41,7 +43,7 @@ class Sink(Protocol):
     """What an upstream connection reports to; `now` is the time at which the socket read returned."""
 
     def on_informational(self, head: ResponseHead) -> None: ...
-    def on_head(self, head: ResponseHead, now: float) -> None: ...
+    def on_head(self, head: ResponseHead, now: float, *, more: bool) -> None: ...
     def on_data(self, data: bytes, now: float) -> None: ...
     def on_end(self, trailers: Headers, now: float) -> None: ...
     def on_upgrade(self, head: ResponseHead, rest: bytes, now: float) -> None: ...
@@ -58,7 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_complete", "_drain", "_feeder", "_field_bytes", "_fields", "_head", "_head_bytes", "_head_only",
         "_informational", "_keep_alive", "_parser", "_parts", "_reason", "_sink", "_spoiled", "_trailers",
-        "_tunnel", "_upgrade_asked", "_used", "idle_since", "on_lost", "received", "transport",
+        "_tunnel", "_upgrade_asked", "_used", "idle_since", "on_lost", "received", "socket", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -128,6 +130,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.socket = borrow(transport)
 
     def data_received(self, data: bytes) -> None:
         now = monotonic()
@@ -194,7 +197,7 @@ class UpstreamConnection(asyncio.Protocol):
                 sink.on_informational(head)
             self._informational.clear()
         if self._head is not None and not had_head and self._head.status != 101:
-            sink.on_head(self._head, now)
+            sink.on_head(self._head, now, more=bool(self._parts))
 
     def _flush(self, sink: Sink, now: float) -> None:
         parts = self._parts
