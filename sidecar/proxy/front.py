@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from sidecar.proxy.errors import Refusal, error_response
@@ -62,14 +63,16 @@ class ClientConnection(RequestHandler):
     """One client connection; `exchange` is the request that it carries now."""
 
     __slots__ = (
-        "_front", "_head_times", "_lingering", "_tail", "draining", "exchange", "head_since", "overloaded",
-        "read_at", "response_ended_at",
+        "_front", "_head_times", "_lingering", "_ready", "_tail", "begun", "draining", "exchange",
+        "head_since", "overloaded", "read_at", "response_ended_at",
     )  # fmt: skip
 
     def __init__(self, front: "Front", **settings: Any) -> None:
         super().__init__(front, **settings)
         self._front = front
         self.exchange: ClientExchange | None = None
+        self.begun: ClientExchange | None = None  # runs before aiohttp has called the handler for it
+        self._ready: bool | None = True  # the next request may begin at once; None: on this connection never
         self.read_at = 0.0
         self.response_ended_at = 0.0
         self.head_since: float | None = None
@@ -97,10 +100,17 @@ class ClientConnection(RequestHandler):
         read_at = self._head_times.popleft() if self._head_times else self.read_at
         return max(read_at, self.response_ended_at)
 
-    def exchange_ended(self, now: float, *, sized: bool) -> None:
+    def take_begun(self) -> ClientExchange | None:
+        """The exchange of the request that the handler is called for, if it was begun already."""
+        begun, self.begun = self.begun, None
+        return begun
+
+    def exchange_ended(self, now: float, *, sized: bool, keeps: bool) -> None:
         """The connection waits for its next head, or has part of it: `sized` says that the request had a
         body with a length, whose end can't be told from a head's beginning."""
         self.exchange = None
+        if self._ready is not None:
+            self._ready = keeps
         self.response_ended_at = now
         if not sized and not self._messages and not self._tail.endswith(b"\r\n\r\n"):
             self.head_since = self.read_at
@@ -150,13 +160,21 @@ class ClientConnection(RequestHandler):
             self._tail = data[-7:] if len(data) >= 7 else (self._tail + data)[-7:]
         if self._lingering is not None:
             return
-        before = len(self._messages)
+        messages = self._messages
+        before = len(messages)
+        # Requests that came and were not handled yet each have a head time.
+        idle = self._ready and not before and not self._head_times and self.exchange is None
         super().data_received(data)
-        added = len(self._messages) - before
+        if self._upgraded:  # from here aiohttp may queue requests without a call of this
+            self._ready = None
+        added = len(messages) - before
         if added > 0:
             self.head_since = None
             self._head_times.extend([self.read_at] * added)
-            if self.exchange is not None and hasattr(self._messages[-1][0], "exc"):
+            message, content = messages[0]
+            if idle and isinstance(message, RawRequestMessage):
+                self._front.on_idle_request(self, message, content)
+            elif self.exchange is not None and hasattr(messages[-1][0], "exc"):
                 self.exchange.body_invalid(self.read_at)
         elif data and self.exchange is None and not self._messages and self.head_since is None:
             self.head_since = self.read_at
@@ -224,6 +242,7 @@ class Front(web.Server):
         self,
         handle: Callable[[web.BaseRequest], Awaitable[Any]],
         *,
+        on_idle_request: Callable[[ClientConnection, RawRequestMessage, StreamReader], None],
         on_connected: Callable[[ClientConnection], None],
         on_disconnected: Callable[[ClientConnection], None],
         on_refused: Callable[[str], None],
@@ -240,6 +259,7 @@ class Front(web.Server):
             max_field_size=MAX_FIELD,
             max_headers=MAX_FIELDS,
         )
+        self.on_idle_request = on_idle_request
         self.on_connected = on_connected
         self.on_disconnected = on_disconnected
         self.on_refused = on_refused

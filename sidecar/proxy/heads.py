@@ -34,6 +34,7 @@ class RequestHead(NamedTuple):
     chunked: bool
     length: int | None  # Content-Length
     websocket: bool  # asks for a tunnel
+    keep_alive: bool  # another request may follow
 
     def first(self, name: bytes) -> bytes | None:
         """The value of the first field of that (lower-case) name."""
@@ -41,7 +42,7 @@ class RequestHead(NamedTuple):
 
 
 def read_request(
-    method: str, target: bytes, version: tuple[int, int], headers: RawHeaders
+    method: str, target: bytes, version: tuple[int, int], headers: RawHeaders, *, keep_alive: bool = True
 ) -> RequestHead | Refusal:
     """Check a parsed head for what a parser does not check, and put it into the relay's terms."""
     if method in _REFUSED_METHODS:
@@ -67,7 +68,15 @@ def read_request(
     websocket = b"upgrade" in nominated and upgrades == [b"websocket"] and version >= (1, 1)
     length = int(lengths.pop()) if lengths else None
     return RequestHead(
-        method, _origin_form(target), version, headers, nominated, bool(codings), length, websocket
+        method,
+        _origin_form(target),
+        version,
+        headers,
+        nominated,
+        bool(codings),
+        length,
+        websocket,
+        keep_alive,
     )
 
 

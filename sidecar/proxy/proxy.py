@@ -11,7 +11,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.http_parser import RawRequestMessage
 
 from sidecar.config import Limits
 from sidecar.core.tracecontext import RANDOM_BYTES, TraceContext, derive
@@ -74,6 +75,7 @@ class Proxy:
         self._timer: asyncio.TimerHandle | None = None
         self._front = Front(
             self.handle,
+            on_idle_request=self.begin,
             on_connected=self._connected,
             on_disconnected=self._clients.discard,
             on_refused=self._refused,
@@ -143,12 +145,15 @@ class Proxy:
         client = request.protocol
         assert isinstance(client, ClientConnection)
         t0 = client.take_head_time()
-        client.head_since = None
-        if client.transport is None:
-            return Sent(False)
-        exchange = self._exchange(request, client, t0)
+        exchange: object = client.take_begun()
+        if exchange is None:
+            client.head_since = None
+            if client.transport is None:
+                return Sent(False)
+            exchange = self._exchange(client, request._message, request.content, t0)
         if isinstance(exchange, Refusal):
             return client.refuse(exchange)
+        assert isinstance(exchange, Exchange)
         try:
             return await exchange.run()
         except Exception:
@@ -158,12 +163,31 @@ class Proxy:
                 client.transport.abort()
             return Sent(False)
 
-    def _exchange(self, request: web.BaseRequest, client: ClientConnection, t0: float) -> Exchange | Refusal:
+    def begin(self, client: ClientConnection, message: RawRequestMessage, content: StreamReader) -> None:
+        """A request came on an idle connection: send it on at once. `handle` sees to the rest."""
+        exchange: Exchange | Refusal | None = None
+        try:
+            exchange = self._exchange(client, message, content, client.read_at)
+            if isinstance(exchange, Exchange):
+                client.begun = exchange
+                exchange.start()
+        except Exception:
+            self.faults["relay"] += 1
+            if isinstance(exchange, Exchange):
+                exchange.finish("reset", monotonic())
+            if client.transport is not None:
+                client.transport.abort()
+
+    def _exchange(
+        self, client: ClientConnection, message: RawRequestMessage, content: StreamReader, t0: float
+    ) -> Exchange | Refusal:
         if client.overloaded:
             return Refusal(503, "max_connections", "too many client connections")
-        target = request.raw_path.encode("utf-8", "surrogateescape")
-        version = (request.version.major, request.version.minor)
-        head = read_request(request.method, target, version, request.raw_headers)
+        target = message.path.encode("utf-8", "surrogateescape")
+        version = (message.version.major, message.version.minor)
+        head = read_request(
+            message.method, target, version, message.raw_headers, keep_alive=not message.should_close
+        )
         if isinstance(head, Refusal):
             return head
         random = os.urandom(RANDOM_BYTES)
@@ -174,7 +198,7 @@ class Proxy:
         start = RequestStart(
             head.method, head.target, head.headers, t0, request_id.decode("ascii", "backslashreplace"), trace
         )
-        exchange = Exchange(self, client, request, head, head_bytes, t0, self._observer(start))
+        exchange = Exchange(self, client, content, head, head_bytes, t0, self._observer(start))
         client.exchange = exchange
         self.open.add(exchange)
         self._empty.clear()

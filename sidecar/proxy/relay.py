@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from sidecar.core.outcome import End
 from sidecar.proxy import heads
@@ -59,7 +59,9 @@ class Exchange:
     """Carries one request; made by `Proxy.handle`."""
 
     __slots__ = (
+        "_body",
         "_client_keeps",
+        "_content",
         "_ended_at",
         "_engine",
         "_faults",
@@ -73,6 +75,7 @@ class Exchange:
         "_refusal",
         "_retried",
         "_sent_at",
+        "_started",
         "_status",
         "_upload_done",
         "client",
@@ -80,7 +83,6 @@ class Exchange:
         "head_bytes",
         "last_write",
         "proxy",
-        "request",
         "state",
         "t0",
         "wait_moved",
@@ -92,13 +94,13 @@ class Exchange:
         self,
         proxy: "Proxy",
         client: ClientConnection,
-        request: web.BaseRequest,
+        content: StreamReader,
         head: heads.RequestHead,
         head_bytes: bytes,
         t0: float,
         observer: Observer | None,
     ) -> None:
-        self.proxy, self.client, self.request = proxy, client, request
+        self.proxy, self.client, self._content = proxy, client, content
         self.head, self.head_bytes, self.t0 = head, head_bytes, t0
         self.state: State = "waiting_head"
         self._observer = observer
@@ -115,6 +117,8 @@ class Exchange:
         self._client_keeps = False
         self._upload_done = False
         self._retried = False
+        self._started = False
+        self._body: bytes | None = None  # of the request, until it is sent, where it came with the head
         self._sent_at = 0.0
         self._pieces = 0
         self._ended_at: float | None = None
@@ -125,16 +129,24 @@ class Exchange:
 
     # --- the handler's side
 
+    def start(self) -> None:
+        """Send the request now, if a connection is there to take it. Straight from the read of the head:
+        the handler that calls `run` is two turns of the loop away (before Python 3.12)."""
+        self._started = True
+        self._body = self._whole_body()
+        engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
+        if engine is not None:
+            self._send(engine, reused=True, body=self._body)
+
     async def run(self) -> Sent:
         """Carry the exchange to its end."""
-        client = self.client
         try:
-            body = self._whole_body()
-            engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
-            if engine is None:
+            if not self._started:
+                self.start()
+            if not self._sent_at and self.state == "waiting_head":
                 engine = await self._connect()
-            if engine is not None and self.state == "waiting_head":
-                self._send(engine, reused=engine.used, body=body)
+                if engine is not None:
+                    self._send(engine, reused=False, body=self._body)
             await self._finished
         except asyncio.CancelledError:
             self.client_left(monotonic())
@@ -142,13 +154,12 @@ class Exchange:
         finally:
             if self._pump is not None:
                 self._pump.cancel()
-            client.exchange_ended(monotonic(), sized=bool(self.head.length))
-        keeps = self._client_keeps and not client.draining
-        refused_and_closed = self._refusal is not None and not keeps
-        return Sent(keeps, client.linger if refused_and_closed else None)
+            self.finish("reset", monotonic())  # only if what came before failed
+        refused_and_closed = self._refusal is not None and not self._client_keeps
+        return Sent(self._client_keeps, self.client.linger if refused_and_closed else None)
 
     def _whole_body(self) -> bytes | None:
-        content = self.request.content
+        content = self._content
         if not content.is_eof():
             return None
         body = content.read_nowait(-1)
@@ -182,7 +193,7 @@ class Exchange:
 
     def _send(self, engine: UpstreamConnection, *, reused: bool, body: bytes | None) -> None:
         now = monotonic()
-        self._engine = engine
+        self._engine, self._body = engine, None
         self._tell("connected", now, reused)
         engine.begin(self, head_only=self.head.method == "HEAD", upgrade_asked=self.head.websocket)
         if body is not None:
@@ -204,7 +215,7 @@ class Exchange:
         if self._kept:
             engine.write(self._framed(self._kept))
         try:
-            while piece := await self.request.content.readany():
+            while piece := await self._content.readany():
                 engine.write(self._framed(piece))
                 self._keep(piece)
                 self._tell("request_data", piece, self.client.read_at)
@@ -252,7 +263,7 @@ class Exchange:
 
         Nor after request trailers: aiohttp's parser puts the last one before the next request's fields.
         """
-        keeps = self.request.keep_alive and self.head.version >= (1, 1) and not self.client.draining
+        keeps = self.head.keep_alive and self.head.version >= (1, 1) and not self.client.draining
         return keeps and self._upload_done and (not self.head.chunked or self.client.ends_with_last_chunk)
 
     def on_data(self, data: bytes, now: float) -> None:
@@ -391,7 +402,7 @@ class Exchange:
         """The request body breaks its framing, or ended too early."""
         if self.client.transport is None or self.client.transport.is_closing():
             self.client_left(now)
-        elif self._upload_done or self.request.content.is_eof():
+        elif self._upload_done or self._content.is_eof():
             return  # what is broken came after this request
         elif self.state == "waiting_head":
             self._refuse(Refusal(400, "invalid_body", "the request body is not valid"), "rejected")
@@ -517,6 +528,8 @@ class Exchange:
                 close_with_reset(self.client.transport)
             elif end == "cut":
                 self.abort_client()
+        self._client_keeps = self._client_keeps and not self.client.draining
+        self.client.exchange_ended(monotonic(), sized=bool(self.head.length), keeps=self._client_keeps)
         self.proxy.ended(self)
         self._tell("finish", end, now, self._status)
         if not self._finished.done():
