@@ -195,10 +195,14 @@ class Proxy:
         request_id = head.first(b"x-request-id") or trace.span_id.encode()
         traceparent = trace.header(trace.sampled is not False)
         head_bytes = request_head(head, self.pool.upstream.authority, traceparent, request_id)
-        start = RequestStart(
-            head.method, head.target, head.headers, t0, request_id.decode("ascii", "backslashreplace"), trace
-        )
-        exchange = Exchange(self, client, content, head, head_bytes, t0, self._observer(start))
+
+        def attach() -> Observer | None:
+            readable_id = request_id.decode("ascii", "backslashreplace")
+            return self._observer(
+                RequestStart(head.method, head.target, head.headers, t0, readable_id, trace)
+            )
+
+        exchange = Exchange(self, client, content, head, head_bytes, t0, attach)
         client.exchange = exchange
         self.open.add(exchange)
         self._empty.clear()

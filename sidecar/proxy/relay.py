@@ -13,7 +13,7 @@ often a descheduled process than a slow observer, and would cost the stream its 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -59,6 +59,7 @@ class Exchange:
     """Carries one request; made by `Proxy.handle`."""
 
     __slots__ = (
+        "_attach",
         "_body",
         "_client_keeps",
         "_content",
@@ -98,13 +99,14 @@ class Exchange:
         head: heads.RequestHead,
         head_bytes: bytes,
         t0: float,
-        observer: Observer | None,
+        attach: Callable[[], Observer | None],
     ) -> None:
         self.proxy, self.client, self._content = proxy, client, content
         self.head, self.head_bytes, self.t0 = head, head_bytes, t0
         self.state: State = "waiting_head"
-        self._observer = observer
-        self._observe = observer.observe if observer is not None else None
+        self._attach = attach  # called once the request is on its way
+        self._observer: Observer | None = None
+        self._observe: Callable[[bytes, float], None] | None = None
         self._faults = 0
         self._engine: UpstreamConnection | None = None
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,10 +135,21 @@ class Exchange:
         """Send the request now, if a connection is there to take it. Straight from the read of the head:
         the handler that calls `run` is two turns of the loop away (before Python 3.12)."""
         self._started = True
-        self._body = self._whole_body()
+        if self._content.is_eof():
+            self._body = self._content.read_nowait(-1)
+            self._upload_done = True
+        body = self._body
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
-        if engine is not None:
-            self._send(engine, reused=True, body=self._body)
+        connected = self._write_request(engine, reused=True) if engine is not None else None
+        self._observer = observer = self._attach()
+        self._observe = observer.observe if observer is not None else None
+        if body:
+            self._tell("request_data", body, self.client.read_at)
+        if self._upload_done:
+            self._tell("request_end", max(self.t0, self.client.read_at))
+        if connected is not None:
+            self._tell("connected", connected, True)
+            self._tell("sent", self._sent_at)
 
     async def run(self) -> Sent:
         """Carry the exchange to its end."""
@@ -146,7 +159,7 @@ class Exchange:
             if not self._sent_at and self.state == "waiting_head":
                 engine = await self._connect()
                 if engine is not None:
-                    self._send(engine, reused=False, body=self._body)
+                    self._send(engine)
             await self._finished
         except asyncio.CancelledError:
             self.client_left(monotonic())
@@ -157,20 +170,6 @@ class Exchange:
             self.finish("reset", monotonic())  # only if what came before failed
         refused_and_closed = self._refusal is not None and not self._client_keeps
         return Sent(self._client_keeps, self.client.linger if refused_and_closed else None)
-
-    def _whole_body(self) -> bytes | None:
-        content = self._content
-        if not content.is_eof():
-            return None
-        body = content.read_nowait(-1)
-        if body:
-            self._tell("request_data", body, self.client.read_at)
-        self._upload_ended()
-        return body
-
-    def _upload_ended(self) -> None:
-        self._upload_done = True
-        self._tell("request_end", max(self.t0, self.client.read_at))
 
     def _retryable_size(self) -> bool:
         """A body too long to be kept takes a fresh connection, on which nothing has to be sent again."""
@@ -191,21 +190,28 @@ class Exchange:
             engine.abort()
         return None
 
-    def _send(self, engine: UpstreamConnection, *, reused: bool, body: bytes | None) -> None:
+    def _send(self, engine: UpstreamConnection) -> None:
+        """Send the request on a fresh connection."""
+        self._tell("connected", self._write_request(engine, reused=False), False)
+        self._tell("sent", self._sent_at)
+
+    def _write_request(self, engine: UpstreamConnection, *, reused: bool) -> float:
+        """Write the head, and the body where all of it is there; else a task pumps it. Returns the time
+        at which the connection was ready."""
         now = monotonic()
-        self._engine, self._body = engine, None
-        self._tell("connected", now, reused)
+        self._engine = engine
+        body, self._body = self._body, None
         engine.begin(self, head_only=self.head.method == "HEAD", upgrade_asked=self.head.websocket)
         if body is not None:
             self._kept = body if len(body) <= KEPT_BODY else None
             body = self._framed(body) + (b"0\r\n\r\n" if self.head.chunked else b"")
         engine.write(self.head_bytes + body if body else self.head_bytes)
         self._sent_at = monotonic()
-        if reused and body is not None:
-            self.proxy.overhead.request_head(self._sent_at - max(self.t0, self.client.read_at))
-        self._tell("sent", self._sent_at)
         if body is None:
             self._pump = asyncio.get_running_loop().create_task(self._guard(self._upload(engine)))
+        elif reused:
+            self.proxy.overhead.request_head(self._sent_at - max(self.t0, self.client.read_at))
+        return now
 
     def _framed(self, piece: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(piece), piece) if self.head.chunked and piece else piece
@@ -225,7 +231,8 @@ class Exchange:
             return
         if self.head.chunked:
             engine.write(b"0\r\n\r\n")
-        self._upload_ended()
+        self._upload_done = True
+        self._tell("request_end", max(self.t0, self.client.read_at))
 
     def _keep(self, piece: bytes) -> None:
         if self._kept is not None:
@@ -389,7 +396,8 @@ class Exchange:
         if engine is None or self.state != "waiting_head":
             return
         self._pump = None  # `_send` may start the next one
-        self._send(engine, reused=False, body=self._kept if self._upload_done else None)
+        self._body = self._kept if self._upload_done else None
+        self._send(engine)
 
     # --- the client's side
 

@@ -1,5 +1,6 @@
 """One request from its head to its record, driven as the proxy drives it."""
 
+import gc
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sidecar.core.observation import DECODED_PER_READ, Observation
 from sidecar.core.record import RequestRecord
+from sidecar.core.timeline import Timeline
 
 SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -359,6 +361,18 @@ def test_the_gap_sink_is_asked_for_once_when_the_model_is_known() -> None:
     for at, data in STREAM[2:]:
         one.response_data(data, at)
     assert asked == ["served"]
+
+
+@pytest.mark.parametrize("reads", [STREAM, STREAM[:1], []])
+def test_a_finished_observation_is_freed_without_the_garbage_collector(reads: Reads) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        record = answered(observation(), reads).finish("clean", 8.0)
+        assert record.outcome
+        assert not [one for one in gc.get_objects() if isinstance(one, Observation | Timeline)]
+    finally:
+        gc.enable()
 
 
 def test_without_a_gap_sink_gaps_go_nowhere() -> None:
