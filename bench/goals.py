@@ -1,6 +1,9 @@
 """The goals and gates, as a table, and the judgement of a run by them.
 
-A goal holds when the median of the rounds is at most the goal and no round passes the gate.
+A goal holds when the median of the rounds is at most the goal; a gate is broken when the median is over it,
+and one whose goal is the same number (lost bytes, unbounded memory) by a single round. One round of a ratio
+is a coin toss on a virtual machine: the same commit gave 0.93 to 1.39 x Envoy in four rounds of s256. How
+many rounds were over the gate stands beside the verdict.
 """
 
 import statistics
@@ -90,11 +93,15 @@ def judge(goal: Goal, results: Results) -> Judgement:
 def _verdict(goal: Goal, rounds: Rounds, results: Results) -> str:
     if not rounds:
         return "not measured"
-    if goal.gate is not None and max(rounds.values()) > goal.gate:
+    median = statistics.median(rounds.values())
+    worst = max(rounds.values()) if goal.goal == goal.gate else median
+    if goal.gate is not None and worst > goal.gate:
         return "GATE BROKEN"
     if goal.overload and results.overloaded(goal.overload, "sidecar"):
         return "NOT COMPARABLE (sidecar overloaded)"
-    return "PASS" if statistics.median(rounds.values()) <= goal.goal else "GOAL MISSED"
+    verdict = "PASS" if median <= goal.goal else "GOAL MISSED"
+    over = sum(ratio > goal.gate for ratio in rounds.values()) if goal.gate is not None else 0
+    return f"{verdict} ({over} of {len(rounds)} rounds over the gate)" if over else verdict
 
 
 def judge_all(results: Results) -> list[Judgement]:

@@ -35,9 +35,12 @@ def rounds_of(ratios):
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
     [
-        pytest.param([0.9, 1.0, 1.2], "PASS", id="the median is at the goal and no round passes the gate"),
+        pytest.param([0.9, 1.0, 1.2], "PASS", id="the median is at the goal and no round is over the gate"),
         pytest.param([0.9, 1.1, 1.2], "GOAL MISSED", id="the median is over the goal"),
-        pytest.param([0.9, 0.9, 1.31], "GATE BROKEN", id="one round passes the gate"),
+        pytest.param([0.9, 1.31, 1.4], "GATE BROKEN", id="the median is over the gate"),
+        pytest.param(
+            [0.9, 0.9, 1.31], "PASS (1 of 3 rounds over the gate)", id="one round is over the gate, and told"
+        ),
         pytest.param([], "not measured", id="no round"),
     ],
 )
