@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from urllib.parse import urlsplit
 
-from sidecar import admin, served
+from sidecar import admin, catalogue, served
 from sidecar.config import Config
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
@@ -20,6 +20,7 @@ from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
 from sidecar.proxy.proxy import Overhead
 from sidecar.proxy.selftest import failure
+from sidecar.request_labels import RequestLabels
 
 log = logging.getLogger("sidecar")
 
@@ -37,8 +38,8 @@ class StartError(Exception):
 class Sinks:
     """What becomes of an observation: metrics, history, the gauges of open streams."""
 
-    def __init__(self, metrics: Metrics, history: History) -> None:
-        self._metrics, self._history = metrics, history
+    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels) -> None:
+        self._metrics, self._history, self._labels = metrics, history, labels
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
@@ -53,7 +54,8 @@ class Sinks:
         """An exchange ended."""
         self.open.discard(observer)
         # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
-        self._metrics.record(record, record.trace_id if observer.trace.sampled else None)
+        labels = self._labels.values(observer.headers)
+        self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
         self._history.add(record)
 
     def undecodable(self) -> None:
@@ -85,16 +87,18 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     logging.basicConfig(level=config.log.level.upper(), format=LOG_LINE, stream=sys.stderr)
     stop = asyncio.Event()
     _on_signals(stop)
-    metrics = Metrics(config.metrics)
+    labels = RequestLabels(config.labels)
+    metrics = Metrics(config.metrics, labels)
     history = History()
-    sinks = Sinks(metrics, history)
+    sinks = Sinks(metrics, history, labels)
     metrics.refresh = lambda: sinks.measure_open(monotonic())
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
 
-    proxy = Proxy(upstream_of(config.upstream), config.limits, attach)
-    metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults)
+    proxy = Proxy(upstream_of(config.upstream), config.limits, attach, ask_usage=config.usage.inject)
+    metrics.follow(catalogue.LABEL_OVERFLOW.name, labels.overflowed)
+    metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults, proxy.edits)
     proxy.overhead = Overhead(
         *(metrics.histogram("llm_sidecar_overhead_seconds", stage).observe for stage in Overhead._fields)
     )

@@ -61,8 +61,8 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "older_than": tuple(str(seconds) for seconds in SILENCES),
     "stage": (),  # the rest is what the sidecar's own code names
     "reason": (),
-    "what": (),
-    "label": ("model",),
+    "result": (),
+    "label": (),
     "version": (),
     "digest": (),
 }
@@ -342,7 +342,11 @@ RETRIES = _counter(
     ("reason",),
     "Requests sent again because a pooled connection had been closed.",
 )
-DROPPED = _counter("llm_sidecar_dropped_total", ("what",), "What was not kept because a bound was reached.")
+EDITS = _counter(
+    "llm_sidecar_edits_total",
+    ("result",),
+    "Requests that could be asked for usage (usage.inject), and why not; events taken out of answers.",
+)
 
 CLIENT_VIEW: Final = (
     REQUESTS, IN_FLIGHT, REQUEST_DURATION, HEADERS_TIME, TTFB, TTFT, TTFO, REASONING, ICL, ITL, TPOT,
@@ -352,6 +356,6 @@ CLIENT_VIEW: Final = (
 )  # fmt: skip
 ITSELF: Final = (
     BUILD_INFO, CONFIG_INFO, OVERHEAD, LOOP_LAG, OBSERVER_ERRORS, LABEL_OVERFLOW, REJECTED, RETRIES,
-    DROPPED,
+    EDITS,
 )  # fmt: skip
 FAMILIES: Final = (*CLIENT_VIEW, *ITSELF)

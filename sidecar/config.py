@@ -27,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 
+from sidecar.catalogue import LABELS
 from sidecar.config_errors import line
 
 ENVIRONMENT = {"SIDECAR_UPSTREAM": "upstream", "SIDECAR_LISTEN": "listen", "SIDECAR_ADMIN": "admin"}
@@ -34,6 +35,9 @@ ENVIRONMENT = {"SIDECAR_UPSTREAM": "upstream", "SIDECAR_LISTEN": "listen", "SIDE
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)", re.ASCII)
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
+
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
 MIN_SERIES = 5000  # a page that knows no model by its name needs up to half of it
 
@@ -116,6 +120,24 @@ Names = Annotated[
 Count = Annotated[int, Field(ge=1, le=1_000_000), "number over 0"]
 
 
+def _label_name(value: str) -> str:
+    if not _LABEL_NAME.fullmatch(value) or value.startswith("__"):
+        raise ValueError("not a label name; write letters, digits and _, such as tenant")
+    if value in LABELS or value in ("le", "job", "instance"):
+        raise ValueError("is a label that the metrics have already; take another name")
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not _HEADER_NAME.fullmatch(value):
+        raise ValueError("not a header name; write it as x-tenant")
+    return value
+
+
+LabelName = Annotated[str, AfterValidator(_label_name)]
+HeaderName = Annotated[str, AfterValidator(_header_name), "header name"]
+
+
 # --- settings
 
 
@@ -174,6 +196,26 @@ class MetricsConfig(_Section):
     )
 
 
+class Usage(_Section):
+    """Token counts of engines that only give them when asked."""
+
+    inject: bool = Field(
+        default=False,
+        description="ask for usage in streamed chat and text completions that say nothing about it, and take "
+        "the extra event out of the answer",
+    )
+
+
+class RequestLabel(_Section):
+    """A further label on the counters of requests and tokens, from a request header."""
+
+    header: HeaderName = Field(description="whose value is the label; without it the label is empty")
+    allow: Names = Field(default=(), description="values that become labels; others are `other`")
+    max: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=50, description="without `allow`: so many different values, further ones are `other`"
+    )
+
+
 class Ready(_Section):
     """What `/-/ready` looks at."""
 
@@ -203,6 +245,10 @@ class Config(_Section):
     limits: Limits = Limits()
     drain: Drain = Drain()
     metrics: MetricsConfig = MetricsConfig()
+    usage: Usage = Usage()
+    labels: Annotated[dict[LabelName, RequestLabel], Field(max_length=5)] = Field(
+        default_factory=dict, description="name: where its value comes from"
+    )
     ready: Ready = Ready()
     log: Log = Log()
 

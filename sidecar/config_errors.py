@@ -7,7 +7,7 @@ with what to write instead.
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -22,6 +22,8 @@ _WRONG = {
     "greater_than_equal": "must be at least {ge}, not {input}",
     "less_than_equal": "must be at most {le}, not {input}",
     "string_too_short": "must not be empty",
+    "dict_type": "must be a mapping, not {input}",
+    "too_long": "must not have more than {max_length} entries",
     "string_too_long": "must have at most {max_length} characters",
 }
 
@@ -59,11 +61,12 @@ def _shown(value: object) -> str:
 
 
 def _unknown(loc: tuple[str | int, ...], root: type[BaseModel]) -> str:
-    section = root
+    section: Any = root
     for part in loc[:-1]:
-        annotation = section.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        section = annotation
+        if get_origin(section) is dict:  # `part` is a key of the user's
+            section = get_args(section)[1]
+        else:
+            section = section.model_fields[str(part)].annotation
     near = get_close_matches(str(loc[-1]), section.model_fields, 1)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(section.model_fields)}"
     return f"unknown key; {hint}"

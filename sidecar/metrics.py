@@ -23,11 +23,14 @@ from sidecar.core.events import GapSink
 from sidecar.core.record import RequestRecord
 from sidecar.exposition import Counter, Gauge, Histogram, Series, slices
 from sidecar.model_names import ModelNames
+from sidecar.request_labels import RequestLabels
 
 MAX_TOKENS = 10**9  # a count beyond it, or below zero, is an engine's mistake and would spoil a counter
 OPEN_LABEL_VALUES = 16  # assumed for a label whose values the catalogue does not list (`stage`, `reason`)
 
 _KINDS: dict[str, type[Series]] = {"counter": Counter, "gauge": Gauge, "info": Gauge, "histogram": Histogram}
+
+_NO_LABELS = RequestLabels({})
 
 S = TypeVar("S", Counter, Gauge, Histogram)
 Getter = Callable[[RequestRecord], float | None]
@@ -64,9 +67,12 @@ _COUNTS: tuple[tuple[Family, Count], ...] = (
 class _Table:
     """The series of one family."""
 
-    __slots__ = ("cost", "family", "make", "model_at", "series")
+    __slots__ = ("cost", "family", "make", "model_at", "own", "series")
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, further: tuple[str, ...] = ()) -> None:
+        self.own = len(family.labels)
+        if family.kind == "counter" and "model" in family.labels:
+            family = family._replace(labels=family.labels + further)
         self.family = family
         self.make = _KINDS[family.kind]
         self.model_at = family.labels.index("model") if "model" in family.labels else None
@@ -75,20 +81,30 @@ class _Table:
 
     def reserve(self) -> int:
         """Samples that this family may come to without a named model."""
-        sizes = (
-            1 if name == "model" else len(LABELS[name]) or OPEN_LABEL_VALUES for name in self.family.labels
-        )
+        labels = self.family.labels
+        sizes = [
+            1 if name == "model" else len(LABELS[name]) or OPEN_LABEL_VALUES for name in labels[: self.own]
+        ]
+        sizes += [2] * (len(labels) - self.own)  # empty or `other`
         return self.cost * prod(sizes)
+
+    def fallback(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """The labels of the series that takes what there is no room for."""
+        own, further = list(values[: self.own]), values[self.own :]
+        if self.model_at is not None:
+            own[self.model_at] = OTHER
+        return (*own, *(OTHER if value else "" for value in further))
 
 
 class _Cohort:
-    """The series of one model, operation and streaming, so that a request finds each by one look-up."""
+    """The series of one model, operation and streaming (and labels of the operator's own), so that a request
+    finds each by one look-up."""
 
     __slots__ = ("_kept", "_labels", "_metrics")
 
-    def __init__(self, metrics: "Metrics", model: str, operation: str, streaming: str) -> None:
+    def __init__(self, metrics: "Metrics", labels: dict[str, str]) -> None:
         self._metrics = metrics
-        self._labels = {"model": model, "operation": operation, "streaming": streaming}
+        self._labels = labels
         self._kept: dict[tuple[str, str], Any] = {}
 
     def series(self, family: Family, further: str = "") -> Any:
@@ -96,28 +112,30 @@ class _Cohort:
         key = family.name, further
         series = self._kept.get(key)
         if series is None:
-            values = [self._labels.get(name, further) for name in family.labels]
+            values = [self._labels.get(name, further) for name in self._metrics.labels_of(family)]
             series = self._kept[key] = self._metrics.child(family.name, *values)
         return series
 
 
-RESERVED_SAMPLES = sum(_Table(family).reserve() for family in FAMILIES)
-"""What the page may come to when every request goes to `other`; kept free below `max_series`."""
+def reserved_samples(further: tuple[str, ...] = ()) -> int:
+    """What the page may come to when every request goes to `other`; kept free below `max_series`."""
+    return sum(_Table(family, further).reserve() for family in FAMILIES)
 
 
 class Metrics:
     """All families of the catalogue, and how a request changes them."""
 
-    def __init__(self, config: MetricsConfig) -> None:
+    def __init__(self, config: MetricsConfig, labels: RequestLabels = _NO_LABELS) -> None:
         self.models = ModelNames(config.max_models)
         self.refresh: Callable[[], None] = lambda: None  # called before a page is rendered
         shown = ("basic", config.detail)
-        self._tables = {family.name: _Table(family) for family in FAMILIES}
+        self._labels = labels
+        self._tables = {family.name: _Table(family, labels.names) for family in FAMILIES}
         self._shown = [table for table in self._tables.values() if table.family.detail in shown]
         self._durations = [row for row in _DURATIONS if row[0].detail in shown]
-        self._room = config.max_series - RESERVED_SAMPLES  # for named models
+        self._room = config.max_series - reserved_samples(labels.names)  # for named models
         self._sinks: dict[tuple[str, str], GapSink] = {}
-        self._cohorts: dict[tuple[str, str, str], _Cohort] = {}
+        self._cohorts: dict[tuple[str, ...], _Cohort] = {}
         self._followed: list[tuple[str, Mapping[str, int]]] = []
         self._overflow = self.counter(catalogue.LABEL_OVERFLOW.name, "model")
         self.gauge(catalogue.BUILD_INFO.name, __version__).set(1)
@@ -148,15 +166,21 @@ class Metrics:
         return _of(Histogram, self.child(name, *values))
 
     def _new(self, table: _Table, values: tuple[str, ...]) -> Any:
-        at = table.model_at
+        if len(values) == table.own:
+            values += ("",) * (len(table.family.labels) - table.own)  # labels of the operator's own
         series = table.make(table.family, values)
-        if at is not None and values[at] != OTHER:
+        fallback = table.fallback(values)
+        if values != fallback:
             if table.cost > self._room:
                 self._overflow.inc()
-                return self.child(table.family.name, *values[:at], OTHER, *values[at + 1 :])
+                return self.child(table.family.name, *fallback)
             self._room -= table.cost
         table.series[values] = series
         return series
+
+    def labels_of(self, family: Family) -> tuple[str, ...]:
+        """Its labels, those of the operator's own among them."""
+        return self._tables[family.name].family.labels
 
     # --- models
 
@@ -184,15 +208,19 @@ class Metrics:
             )
         return sink
 
-    def record(self, record: RequestRecord, exported_trace: str | None = None) -> None:
-        """A request has ended. `exported_trace`: its trace id, when that trace is known to be exported."""
+    def record(
+        self, record: RequestRecord, exported_trace: str | None = None, labels: tuple[str, ...] = ()
+    ) -> None:
+        """A request has ended. `exported_trace`: its trace id, when that trace is known to be exported;
+        `labels`: the values of the operator's own labels."""
         model = self.models.label(record.model)
         if model == OTHER and self.models.overflows(record.model):
             self._overflow.inc()
-        key = model, record.operation, "true" if record.streaming else "false"
+        key = (model, record.operation, "true" if record.streaming else "false", *labels)
         cohort = self._cohorts.get(key)
         if cohort is None:
-            cohort = self._cohorts[key] = _Cohort(self, *key)
+            names = ("model", "operation", "streaming", *self._labels.names)
+            cohort = self._cohorts[key] = _Cohort(self, dict(zip(names, key, strict=True)))
         series = cohort.series
         series(catalogue.REQUESTS, record.outcome).inc()
         at = record.wall + record.ended - record.t0
@@ -239,12 +267,17 @@ class Metrics:
         self._followed.append((name, counts))
 
     def take_counters(
-        self, rejected: Mapping[str, int], retries: Mapping[str, int], faults: Mapping[str, int]
+        self,
+        rejected: Mapping[str, int],
+        retries: Mapping[str, int],
+        faults: Mapping[str, int],
+        edits: Mapping[str, int],
     ) -> None:
         """Show what the proxy counts."""
         self.follow(catalogue.REJECTED.name, rejected)
         self.follow(catalogue.RETRIES.name, retries)
         self.follow(catalogue.OBSERVER_ERRORS.name, faults)
+        self.follow(catalogue.EDITS.name, edits)
 
     # --- the page
 

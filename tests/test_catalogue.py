@@ -7,7 +7,7 @@ import pytest
 
 from sidecar import catalogue
 from sidecar.catalogue import FAMILIES, LABELS, Family
-from sidecar.core.dialects import operation_of
+from sidecar.core.dialects import route_of
 from sidecar.core.events import DURING
 from sidecar.core.outcome import Outcome
 
@@ -101,4 +101,4 @@ PATHS = [
 
 
 def test_operations_are_those_of_the_core() -> None:
-    assert {operation_of("POST", path) for path in PATHS} == set(catalogue.OPERATIONS)
+    assert {route_of("POST", path).operation for path in PATHS} == set(catalogue.OPERATIONS)

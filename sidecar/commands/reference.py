@@ -114,6 +114,10 @@ def configuration_page() -> str:
     for name, info in sections:
         section: Any = info.annotation
         parts += [f"\n## `{name}`\n", f"{section.__doc__}\n", *_settings(section, f"{name}.")]
+    for name, info in Config.model_fields.items():
+        if get_origin(info.annotation) is dict:
+            of_each: Any = get_args(info.annotation)[1]
+            parts += [f"\n## `{name}.NAME`\n", f"{of_each.__doc__}\n", *_settings(of_each, f"{name}.NAME.")]
     return "\n".join(parts) + "\n"
 
 
@@ -121,7 +125,7 @@ def _settings(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     rows = (
         (f"`{prefix}{name}`", _kind(info), _default(info), str(info.description))
         for name, info in section.model_fields.items()
-        if not _section(info)
+        if not _section(info) and get_origin(info.annotation) is not dict
     )
     return _table(("Setting", "Type", "Default", "Meaning"), rows)
 

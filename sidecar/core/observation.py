@@ -12,8 +12,8 @@ come as several calls of `response_data` with the same `now`.
 from collections.abc import Callable
 from typing import Final
 
-from sidecar.core.dialects import operation_of, reader_of
-from sidecar.core.dialects.openai import DONE
+from sidecar.core.dialects import route_of
+from sidecar.core.dialects.json_reader import DONE
 from sidecar.core.events import GapSink
 from sidecar.core.framing import BodyFramer, Framer, LinesFramer, SSEFramer
 from sidecar.core.outcome import End, Outcome, Seen, conclude
@@ -39,8 +39,8 @@ class Observation:
     __slots__ = (
         "_b1", "_bytes_in", "_bytes_out", "_connected", "_decoded", "_encoded", "_facts",
         "_framer", "_gap_sink", "_h", "_idle", "_missed", "_payload", "_read_at", "_reader", "_request",
-        "_reused", "_sent", "_streamed", "_up", "_waited_at", "_wall", "method", "operation", "request_id",
-        "status", "t0", "timeline", "trace_id",
+        "_reused", "_sent", "_streamed", "_streams", "_up", "_waited_at", "_wall", "method", "operation",
+        "request_id", "status", "t0", "timeline", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -63,14 +63,16 @@ class Observation:
         else the tokens since the choice's previous token-bearing chunk, 0 if there were none.
         """
         self.t0, self.method, self.request_id, self.trace_id = t0, method, request_id, trace_id
-        self.operation = operation_of(method, path)
+        route = route_of(method, path)
+        self.operation = route.operation
+        self._streams = route.streams
         self.timeline = Timeline(self._first_gap, stall_threshold)
         self.status: int | None = None
         self._gap_sink = gap_sink
         self._wall = wall
         self._request = RequestReader(headers) if self.operation != "other" else None
         self._facts = _UNREAD_REQUEST
-        self._reader = reader_of(self.operation, self.timeline)
+        self._reader = route.reader(self.timeline) if route.reader is not None else None
         self._payload = self._reader.payload if self._reader is not None else _unread
         self._framer: Framer | None = None
         self._streamed: bool | None = None  # the response, by its content type
@@ -100,7 +102,9 @@ class Observation:
         """Whether the answer is, or was asked to be, a stream; None while that is not known."""
         if self._streamed is not None:
             return self._streamed
-        return bool(self._facts.stream) if self._facts.readable else None
+        if not self._facts.readable:
+            return None
+        return self._streams if self._facts.stream is None else self._facts.stream
 
     @property
     def facts(self) -> RequestFacts:
@@ -278,7 +282,7 @@ class Observation:
                 read(payload, now)
             self.timeline.conclude_choices()
         self.timeline.close(now)
-        return reader.recognised or not self._encoded
+        return (reader.recognised or not self._encoded) and not reader.foreign
 
     def _outcome(self, end: End, observed: bool, own_status: int | None) -> Outcome:
         timeline = self.timeline

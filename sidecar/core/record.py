@@ -150,6 +150,18 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         """`usage` when the tokens were counted by the engine, `chunks` when one a chunk was assumed."""
         return _tpot(self)[1]
 
+    @property
+    def buffered_because(self) -> str | None:
+        """Why a hop before the sidecar is thought to have held the response back; None when none is."""
+        if not self.buffered or self.f1 is None or self.f_last is None:
+            return None
+        spread = (self.f_last - self.f1) * 1e3
+        return (
+            f"{self.chunks} token-bearing chunks came in {self.reads} reads within {spread:.1f} ms, the "
+            f"first {(self.f1 - self.t0) * 1e3:.0f} ms after the request: a hop before the sidecar holds "
+            f"them back"
+        )
+
     def as_json(self) -> dict[str, object]:
         """The row of `/api/requests`: seconds and tokens, null where not observed."""
         return {
@@ -173,6 +185,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
             "client_write_wait": self.client_write_wait,
             "trace_id": self.trace_id,
             "waited": self.waited,
+            "buffered": self.buffered_because,
         }
 
 

@@ -43,10 +43,12 @@ STALL_THRESHOLD = 1.0
 MAX_CHOICES = 1024  # a stream that names more is not an LLM's answer; the rest is ignored
 MAX_STALLS = 1000
 
-# Finish reasons are text of the body: only known ones are kept (OpenAI, vLLM, TGI, Mistral).
+# Finish reasons are text of the body: only known ones are kept (OpenAI, vLLM, TGI, Mistral,
+# Anthropic, Ollama).
 FINISH_REASONS = frozenset(
     {"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"}
     | {"eos_token", "stop_sequence", "model_length", "repetition", "max_tokens", "end_turn", "tool_use"}
+    | {"pause_turn", "refusal", "load", "unload"}
 )
 
 _OUTPUT_OR_TOOL = OUTPUT | TOOL_CALL

@@ -29,13 +29,14 @@ class StreamObserver:
     """The relay's `Observer` for one exchange."""
 
     __slots__ = (
-        "_decoder", "_sinks", "connected", "observation", "observe", "request_data", "sent", "trace",
-        "waiting", "write_wait",
+        "_decoder", "_sinks", "connected", "headers", "observation", "observe", "request_data", "sent",
+        "trace", "waiting", "write_wait",
     )  # fmt: skip
 
     def __init__(self, start: RequestStart, sinks: Sinks, stall_threshold: float) -> None:
         self._sinks = sinks
         self.trace = start.trace
+        self.headers = start.headers
         self._decoder: Decoder | None = None
         self.observation = observation = Observation(
             t0=start.t0,

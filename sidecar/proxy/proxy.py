@@ -55,15 +55,19 @@ Attach = Callable[[RequestStart], Observer | None]
 class Proxy:
     """Forwards every request to one upstream. Build and use it inside a running loop."""
 
-    def __init__(self, upstream: Upstream, limits: Limits, attach: Attach | None = None) -> None:
+    def __init__(
+        self, upstream: Upstream, limits: Limits, attach: Attach | None = None, *, ask_usage: bool = False
+    ) -> None:
         self._limits = limits
         self._attach = attach
+        self.ask_usage = ask_usage
         self.pool = Pool(upstream, connect_timeout=limits.connect_timeout, idle_limit=limits.upstream_idle)
         self.open: set[Exchange] = set()
         self.waiting: set[Exchange] = set()
         self.rejected: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self.edits: Counter[str] = Counter()
         self.on_lag: Callable[[float], None] | None = None
         self.overhead = Overhead()
         self._clients: set[ClientConnection] = set()

@@ -7,9 +7,9 @@ from inside the upstream's `data_received`, and shown to the observer after that
 pumped by a task of its own, so that an answer may come before the body is complete. `finish` runs
 exactly once and alone releases connections and resolves what the handler waits for.
 
-Nothing that the observer does changes a byte. An exception of it, or a call over SLOW_CALL seconds, is
-a fault and counted; after MAX_FAULTS it is detached from this exchange. (One slow call alone is more
-often a descheduled process than a slow observer, and would cost the stream its numbers.)
+Nothing that the observer does changes a byte. An exception of it, or a call that is too slow
+(SLOW_CALL), is a fault and counted; after MAX_FAULTS it is detached from this exchange. (One slow call
+alone is more often a descheduled process than a slow observer, and would cost the stream its numbers.)
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from aiohttp import StreamReader, web
 
 from sidecar.core.outcome import End
-from sidecar.proxy import heads
+from sidecar.proxy import edit, heads
 from sidecar.proxy.errors import Refusal, error_response
 from sidecar.proxy.front import ClientConnection, Sent
 from sidecar.proxy.sockets import borrow, close_with_reset, tcp_state
@@ -34,7 +34,8 @@ State = Literal["waiting_head", "streaming", "tunnelling", "done", "failed"]
 KEPT_BODY = 262144  # a request body up to this size is kept for the one retry
 RETRY_WITHIN = 1.0
 MAX_FAULTS = 3
-SLOW_CALL = 0.010
+SLOW_CALL = 0.010  # seconds, for every SLOW_SIZE bytes begun
+SLOW_SIZE = 65536
 OVERHEAD_EVERY = 16  # one read in so many is timed
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
 _ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
@@ -63,9 +64,12 @@ class Exchange:
         "_body",
         "_client_keeps",
         "_content",
+        "_cooked",
+        "_edited",
         "_ended_at",
         "_engine",
         "_faults",
+        "_filter",
         "_finished",
         "_framing",
         "_held",
@@ -114,6 +118,9 @@ class Exchange:
         self._kept: bytes | None = b""
         self._framing: heads.ClientFraming = "none"
         self._held: tuple[bytes, ResponseHead] | None = None  # a head that goes out with its first bytes
+        self._edited = False
+        self._filter: edit.UsageFilter | None = None
+        self._cooked = False  # pieces do not go out as they came: a head is held, or there is a filter
         self._status: int | None = None
         self._refusal: Refusal | None = None
         self._client_keeps = False
@@ -139,10 +146,15 @@ class Exchange:
             self._body = self._content.read_nowait(-1)
             self._upload_done = True
         body = self._body
+        if self.proxy.ask_usage and self._may_edit():
+            if body is None:
+                self._look()
+                self._pump = asyncio.get_running_loop().create_task(self._guard(self._gather()))
+                return
+            self._edit(body)
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         connected = self._write_request(engine, reused=True) if engine is not None else None
-        self._observer = observer = self._attach()
-        self._observe = observer.observe if observer is not None else None
+        self._look()
         if body:
             self._tell("request_data", body, self.client.read_at)
         if self._upload_done:
@@ -151,12 +163,16 @@ class Exchange:
             self._tell("connected", connected, True)
             self._tell("sent", self._sent_at)
 
+    def _look(self) -> None:
+        self._observer = observer = self._attach()
+        self._observe = observer.observe if observer is not None else None
+
     async def run(self) -> Sent:
         """Carry the exchange to its end."""
         try:
             if not self._started:
                 self.start()
-            if not self._sent_at and self.state == "waiting_head":
+            if not self._sent_at and self._pump is None and self.state == "waiting_head":
                 engine = await self._connect()
                 if engine is not None:
                     self._send(engine)
@@ -170,6 +186,43 @@ class Exchange:
             self.finish("reset", monotonic())  # only if what came before failed
         refused_and_closed = self._refusal is not None and not self._client_keeps
         return Sent(self._client_keeps, self.client.linger if refused_and_closed else None)
+
+    # --- asking for usage (edit.py), where that is switched on
+
+    def _may_edit(self) -> bool:
+        if not edit.concerns(self.head):
+            return False
+        obstacle = edit.obstacle(self.head, complete=self._upload_done)
+        if obstacle is not None:
+            self.proxy.edits[obstacle] += 1
+        return obstacle is None
+
+    def _edit(self, body: bytes) -> None:
+        self._body, result = edit.ask_for_usage(body)
+        self.proxy.edits[result] += 1
+        self._edited = self._body is not body
+        if self._edited:
+            self.head_bytes = edit.with_length(self.head_bytes, len(self._body))
+
+    async def _gather(self) -> None:
+        """Wait for a body that may be edited, then send it."""
+        pieces = []
+        try:
+            while piece := await self._content.readany():
+                pieces.append(piece)
+                self._tell("request_data", piece, self.client.read_at)
+        except (web.RequestPayloadError, ConnectionError):
+            self.body_invalid(monotonic())
+            return
+        self._upload_done = True
+        self._tell("request_end", max(self.t0, self.client.read_at))
+        self._edit(b"".join(pieces))
+        engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
+        reused = engine is not None
+        engine = engine or await self._connect()
+        if engine is not None and self.state == "waiting_head":
+            self._pump = None
+            self._send(engine, reused=reused)
 
     def _retryable_size(self) -> bool:
         """A body too long to be kept takes a fresh connection, on which nothing has to be sent again."""
@@ -190,9 +243,9 @@ class Exchange:
             engine.abort()
         return None
 
-    def _send(self, engine: UpstreamConnection) -> None:
-        """Send the request on a fresh connection."""
-        self._tell("connected", self._write_request(engine, reused=False), False)
+    def _send(self, engine: UpstreamConnection, *, reused: bool = False) -> None:
+        """Send the request and tell the observer."""
+        self._tell("connected", self._write_request(engine, reused=reused), reused)
         self._tell("sent", self._sent_at)
 
     def _write_request(self, engine: UpstreamConnection, *, reused: bool) -> float:
@@ -253,8 +306,10 @@ class Exchange:
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
         out = heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps)
+        if self._edited:
+            self._filter_answer(head)
         if more:
-            self._held = out, head
+            self._held, self._cooked = (out, head), True
         else:
             self._write(out, now)
             self._head_written(head, now)
@@ -283,8 +338,8 @@ class Exchange:
         elif self.wait_since is not None and self.last_write != now:
             self._wait_over(now)
         self.last_write = now
-        if self._held is not None:
-            self._write_first(transport, data, now)
+        if self._cooked:
+            self._write_cooked(transport, data, now)
         elif self._framing == "chunked":
             transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         elif self._framing != "none":
@@ -299,24 +354,49 @@ class Exchange:
             took = monotonic() - now
             if not self._pieces % OVERHEAD_EVERY:
                 self.proxy.overhead.chunk(took)
-            if took > SLOW_CALL:
+            if took > SLOW_CALL and took > SLOW_CALL * (1 + len(data) // SLOW_SIZE):
                 self._fault("slow")
 
-    def _write_first(self, transport: asyncio.Transport, data: bytes, now: float) -> None:
-        assert self._held is not None
-        (out, head), self._held = self._held, None
-        if self._framing == "chunked":
-            out += b"%x\r\n%b\r\n" % (len(data), data)
-        elif self._framing != "none":
-            out += data
-        transport.write(out)
-        self._head_written(head, now)
+    def _write_cooked(self, transport: asyncio.Transport, data: bytes, now: float) -> None:
+        """Write with the head that was held, or without the events that an edit caused."""
+        held, self._held = self._held, None
+        if self._filter is not None:
+            data = self._filter.feed(data)
+        self._cooked = self._filter is not None
+        out = self._to_client(data)
+        if held is not None:
+            out = held[0] + out
+        if out:
+            transport.write(out)
+        if held is not None:
+            self._head_written(held[1], now)
+
+    def _to_client(self, data: bytes) -> bytes:
+        if not data or self._framing == "none":
+            return b""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._framing == "chunked" else data
+
+    def _filter_answer(self, head: ResponseHead) -> None:
+        if edit.can_be_filtered(head.status, head.headers):
+            self._filter, self._cooked = edit.UsageFilter(), True
+        else:
+            self.proxy.edits["answer_passed"] += 1
+
+    def _end_filter(self, now: float) -> None:
+        """Nothing more comes: what was held of an incomplete event is the client's."""
+        if self._filter is not None:
+            rest = self._to_client(self._filter.end())
+            if rest:
+                self._write(rest, now)
+            self.proxy.edits["event_removed"] += self._filter.removed
+            self._filter, self._cooked = None, False
 
     def on_end(self, trailers: Headers, now: float) -> None:
         """The engine's response is complete."""
         if self.state == "waiting_head":  # the head came with the end: on_head has run, or it is a tunnel
             return
         behind = self.last_write != now and self._buffered() > 0
+        self._end_filter(now)
         if self._framing == "chunked":
             self._write(heads.last_chunk(trailers), now)
         if not self._upload_done and self.state != "tunnelling":
@@ -356,6 +436,7 @@ class Exchange:
                     Refusal(502, reason, "the engine closed the connection or did not speak HTTP"), "reset"
                 )
         elif self.state in ("streaming", "tunnelling"):
+            self._end_filter(now)
             self.finish("reset" if fault == "reset" else "cut", now)
 
     def from_client(self, data: bytes) -> None:

@@ -299,11 +299,11 @@ def test_how_a_request_without_a_stream_ended(
 
 
 def test_other_operations_are_timed_by_head_and_body() -> None:
-    one = observation(b"/v1/messages")
+    one = observation(b"/v1/embeddings")
     record = answered(one, [(2.0, b'event: message_start\ndata: {"type": "message_start"}\n\n')]).finish(
         "clean", 3.0
     )
-    assert (record.operation, record.model, record.streaming) == ("messages", "m", True)
+    assert (record.operation, record.model, record.streaming) == ("embeddings", "m", True)
     assert (record.outcome, record.ttft, record.waited, record.ttfb, record.e2e) == (
         "completed", None, None, 2.0, 3.0,
     )  # fmt: skip

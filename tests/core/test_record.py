@@ -168,4 +168,5 @@ def test_the_row_of_the_admin_page() -> None:
         "status": 200, "ttfb": 0.5, "ttft": 1.0, "ttfo": 1.0, "reasoning": None, "tpot": None,
         "tpot_basis": None, "e2e": 5.0, "longest_gap": 2.0, "stalls": 1, "input_tokens": None,
         "output_tokens": None, "client_write_wait": 0.0, "trace_id": "t1", "waited": None,
+        "buffered": None,
     }  # fmt: skip

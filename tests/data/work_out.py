@@ -18,11 +18,14 @@ searches; an event has the time of its last byte. The rules are those of the mea
   reasoning to the first with output, null without reasoning or without output.
 - gaps: between token-bearing chunks of one choice, listed in the order in which they became known.
   gap_tokens: tokens of the chunk that ended the gap where every chunk carried a running count, else null.
+- other APIs: deltas of Responses and Messages, and the name with which a tool call begins; llama.cpp's
+  /completion counts so far in every chunk. `response.completed` and `message_stop` end like `[DONE]`. The prompt of
+  a message is `input_tokens` and both cache counts.
 - usage: of the events that carry usage and no choices; if there are none, of the events with a finish reason.
   More than one of them (llama.cpp, one a choice): output tokens are summed, input tokens by prompt: the
   n choices of one prompt repeat its count. vLLM sends one total. Running counts are no totals. In one piece,
   llama.cpp's usage (told by its `timings`) counts one choice only; for several, the output is not known.
-- terminal: `[DONE]`, else `finish_reason`, else null. Only these two end a stream of these dialects.
+- terminal: `[DONE]`, else `finish_reason`, else null. These end a stream.
 - end: how the transport ended. clean: the closing zero-length chunk or the last byte of content-length came.
   cut: end of file before that. reset: RST. client_left: the recording client went away; also where it gave up
   waiting (event "timeout"), since the engine kept the connection open.
@@ -177,6 +180,114 @@ def parse_stream(events):
     return seen
 
 
+def chat_usage(prompt, completion, cached=None, reasoning=None):
+    """Counts in the shape of chat's `usage`."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+RESPONSES_KINDS = {
+    "response.output_text.delta": "output",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "tool_call",
+}
+
+
+def responses_usage(response):
+    usage = response.get("usage") or {}
+    cached = detail(usage, "input_tokens_details", "cached_tokens")
+    reasoning = detail(usage, "output_tokens_details", "reasoning_tokens")
+    return chat_usage(usage["input_tokens"], usage["output_tokens"], cached, reasoning) if usage else None
+
+
+def responses_reason(response):
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    return {None: "stop", "max_output_tokens": "length"}[reason]
+
+
+def parse_responses(events):
+    seen = {"chunks": [], "finishes": [], "usage_alone": [], "usage_at_finish": []}
+    seen |= {"done": None, "error": False}
+    for time, data in events:
+        event = json.loads(data)
+        kind = event["type"]
+        assert kind != "response.failed", "no recording has one"
+        if kind in RESPONSES_KINDS and event["delta"]:
+            seen["chunks"].append((time, 0, {RESPONSES_KINDS[kind]}, None))
+        if kind == "response.output_item.added" and event["item"].get("name"):
+            seen["chunks"].append((time, 0, {"tool_call"}, None))
+        if kind in ("response.completed", "response.incomplete"):
+            seen["done"] = time
+            seen["finishes"].append((time, 0, responses_reason(event["response"])))
+            seen["usage_alone"].append(responses_usage(event["response"]))
+        if kind == "error":
+            seen["error"] = True
+    return seen
+
+
+def messages_usage(counts):
+    cached = counts.get("cache_read_input_tokens")
+    prompt = counts["input_tokens"] + (cached or 0) + counts.get("cache_creation_input_tokens", 0)
+    return chat_usage(prompt, counts.get("output_tokens"), cached)
+
+
+def parse_messages(events):
+    """The counts of `message_start` (its output count is a placeholder) and `message_delta`, the latest of each."""
+    seen = {"chunks": [], "finishes": [], "usage_alone": [], "usage_at_finish": []}
+    seen |= {"done": None, "error": False}
+    counts = {}
+    for time, data in events:
+        event = json.loads(data)
+        kind = event["type"]
+        if kind == "message_start":
+            counts |= event["message"]["usage"]
+            counts.pop("output_tokens", None)
+        if kind == "message_delta":
+            counts |= event["usage"]
+            if event["delta"].get("stop_reason"):
+                seen["finishes"].append((time, 0, event["delta"]["stop_reason"]))
+        if kind == "message_stop":
+            seen["done"] = time
+        if kind == "error":
+            seen["error"] = True
+        part = event.get("delta") or event.get("content_block") or {}
+        kinds = {"text": "output", "thinking": "reasoning", "partial_json": "tool_call", "name": "tool_call"}
+        found = {kinds[key] for key in kinds if filled(part.get(key))}
+        if found and kind.startswith("content_block_"):
+            seen["chunks"].append((time, 0, found, None))
+    seen["usage_alone"] = [messages_usage(counts)] if counts else []
+    return seen
+
+
+LLAMA_REASONS = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+def llama_usage(event):
+    return chat_usage(event["tokens_evaluated"], event["tokens_predicted"], event["timings"]["cache_n"])
+
+
+def parse_llama_cpp(events):
+    """llama.cpp's /completion: each chunk counts so far; `stop` ends a prompt."""
+    seen = {"chunks": [], "finishes": [], "usage_alone": [], "usage_at_finish": []}
+    seen |= {"done": None, "error": False}
+    for time, data in events:
+        event = json.loads(data)
+        if filled(event["content"]):
+            seen["chunks"].append((time, event["index"], {"output"}, event["tokens_predicted"]))
+        if event["stop"]:
+            seen["finishes"].append((time, event["index"], LLAMA_REASONS[event["stop_type"]]))
+            seen["usage_at_finish"].append(llama_usage(event))
+    return seen
+
+
+PARSERS = {"/v1/responses": parse_responses, "/v1/messages": parse_messages, "/completion": parse_llama_cpp}
+
+
 def detail(usage, group, key):
     return (usage.get(group) or {}).get(key)
 
@@ -278,9 +389,15 @@ def transport_end(complete, end):
     return how[end["event"]], end["t_ns"]
 
 
-def unary(body):
+def unary(body, path):
     """Usage and finish reasons of an answer in one piece; nothing if it is not such an answer."""
     answer = json.loads(body)
+    if path == "/v1/responses":
+        return [responses_usage(answer)], [responses_reason(answer)], 1
+    if path == "/v1/messages":
+        return [messages_usage(answer["usage"])], [answer["stop_reason"]], 1
+    if path == "/completion":
+        return [llama_usage(answer)], [LLAMA_REASONS[answer["stop_type"]]], 1
     usage = answer.get("usage")
     if len(answer.get("choices") or []) > 1 and "timings" in answer:
         usage.pop("completion_tokens")
@@ -294,13 +411,14 @@ def work_out(name):
     body, body_times, complete = take_body(row, times, start, headers)
     end, end_time = transport_end(complete, end_line)
     streamed = "text/event-stream" in headers.get("content-type", "")
-    seen = parse_stream(split_events(body, body_times) if streamed else [])
+    parse = PARSERS.get(request["path"], parse_stream)
+    seen = parse(split_events(body, body_times) if streamed else [])
     chunks, finishes, done = seen["chunks"], seen["finishes"], seen["done"]
     usages = seen["usage_alone"] or seen["usage_at_finish"]
     reasons = [reason for _time, _index, reason in finishes]
     choices = len({c[1] for c in chunks} | {f[1] for f in finishes})
     if not streamed and status < 400:
-        usages, reasons, choices = unary(body)
+        usages, reasons, choices = unary(body, request["path"])
     terminal = "[DONE]" if done is not None else "finish_reason" if finishes else None
     asked = request["body"] if isinstance(request["body"], dict) else {}
     tokens = tokens_from(usages, asked.get("n", 1))

@@ -193,6 +193,45 @@ def test_the_numbers_fit_what_the_client_saw(
         assert row["ttfo"] - row["ttft"] == pytest.approx(row["reasoning"])
 
 
+SAME_PROMPT = "Please think about it."
+OTHER_APIS: dict[str, tuple[str, dict[str, Any], bool]] = {  # path, body, does it reason
+    "Responses": (
+        "/v1/responses",
+        {"model": "tiny-chat", "input": SAME_PROMPT, "temperature": 0, "max_output_tokens": 200},
+        True,
+    ),
+    "Messages": (
+        "/v1/messages",
+        {
+            "model": "tiny-chat",
+            "messages": [{"role": "user", "content": SAME_PROMPT}],
+            "temperature": 0,
+            "max_tokens": 200,
+        },
+        True,
+    ),
+    "its own /completion": ("/completion", {"prompt": "long", "n_predict": 20, "temperature": 0}, False),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "in one piece"])
+@pytest.mark.parametrize(("path", "body", "reasons"), OTHER_APIS.values(), ids=OTHER_APIS)
+def test_the_other_apis_of_the_same_engine(
+    sidecar: Address, path: str, body: dict[str, Any], reasons: bool, stream: bool
+) -> None:
+    marker = f"{path}-{stream}-{time.monotonic_ns()}"
+    answer = ask(sidecar.listen, path, {**body, "stream": stream}, marker)
+    row = seen(sidecar, marker)
+    assert answer.status == 200
+    assert (row["outcome"], row["streaming"]) == ("completed", stream)
+    counts = re.findall(rb'"(?:output_tokens|tokens_predicted)":(\d+)', answer.body)
+    assert row["output_tokens"] == int(counts[-1])
+    assert row["input_tokens"] > 0
+    if stream:
+        assert 0 < row["ttft"] <= row["ttfo"] <= row["e2e"] <= answer.seconds
+        assert (row["reasoning"] is not None) is reasons
+
+
 def test_requests_on_one_client_connection_never_meet_a_closed_upstream(sidecar: Address) -> None:
     """llama.cpp closes right after a stream although its head said keep-alive."""
     connection = http.client.HTTPConnection(sidecar.listen, timeout=60)

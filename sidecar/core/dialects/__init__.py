@@ -1,45 +1,56 @@
 """The APIs that are understood: which path is which operation, and who reads its response.
 
 An operation without a reader is counted and timed by its head and body, not observed in depth. A new
-API is one file here and one row in READERS.
+API is one file here and one row in ROUTES.
 """
 
 import re
+from typing import NamedTuple
 
-from sidecar.core.dialects.openai import PayloadReader
+from sidecar.core.dialects.json_reader import PayloadReader
+from sidecar.core.dialects.messages import MessagesReader
+from sidecar.core.dialects.native import NativeReader
 from sidecar.core.dialects.openai_chat import ChatReader
 from sidecar.core.dialects.openai_completions import CompletionsReader
-from sidecar.core.timeline import Timeline
+from sidecar.core.dialects.responses import ResponsesReader
 
-# First match wins. A path may have any prefix (a gateway's, Azure's deployments); llama.cpp's and TGI's
-# native routes are whole paths, since `/v1/completions` ends like `/completions`.
-_ROUTES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("chat", re.compile(rb"(?:.*)/chat/completions")),
-    ("text_completion", re.compile(rb"(?:.*)/(?:v1|openai/deployments/[^/]+)/completions")),
-    ("responses", re.compile(rb"(?:.*)/v1/responses")),
-    ("messages", re.compile(rb"(?:.*)/v1/messages")),
-    ("embeddings", re.compile(rb"(?:.*)/v1/embeddings|/embeddings?|/v2/embed")),
-    ("generate", re.compile(rb"/(?:generate|generate_stream|completions?|infill|api/generate|api/chat)")),
+
+class Route(NamedTuple):
+    """What is known of a request by its path."""
+
+    operation: str
+    path: re.Pattern[bytes]
+    reader: type[PayloadReader] | None = None  # None: not read in depth
+    streams: bool = False  # also when the request doesn't say so
+
+
+# First match wins. A path may have any prefix (a gateway's, Azure's deployments); native routes are whole
+# paths, since `/v1/completions` ends like `/completions`.
+ROUTES: tuple[Route, ...] = (
+    Route("chat", re.compile(rb"(?:.*)/chat/completions"), ChatReader),
+    Route(
+        "text_completion",
+        re.compile(rb"(?:.*)/(?:v1|openai/deployments/[^/]+)/completions"),
+        CompletionsReader,
+    ),
+    Route("responses", re.compile(rb"(?:.*)/v1/responses"), ResponsesReader),
+    Route("messages", re.compile(rb"(?:.*)/v1/messages"), MessagesReader),
+    Route("embeddings", re.compile(rb"(?:.*)/v1/embeddings|/embeddings?|/v2/embed|/api/embed(?:dings)?")),
+    Route("generate", re.compile(rb"/(?:generate_stream|api/generate|api/chat)"), NativeReader, streams=True),
+    Route("generate", re.compile(rb"/(?:generate|completions?|infill)"), NativeReader),
 )
-
-READERS: dict[str, type[PayloadReader]] = {
-    "chat": ChatReader,
-    "text_completion": CompletionsReader,
-}
+OTHER = Route("other", re.compile(rb"(?s:.*)"))
 
 
-def operation_of(method: str, path: bytes) -> str:
-    """The operation that a request asks for: `other` unless it is a POST to a known path.
+def route_of(method: str, path: bytes) -> Route:
+    """The row of ROUTES that a request asks for: OTHER unless it is a POST to a known path.
 
     `path` is the request target as received; a query is ignored.
     """
     if method != "POST":
-        return "other"
+        return OTHER
     target = path.partition(b"?")[0]
-    return next((operation for operation, route in _ROUTES if route.fullmatch(target)), "other")
-
-
-def reader_of(operation: str, timeline: Timeline) -> PayloadReader | None:
-    """What reads the response of an operation, None when it is not read in depth."""
-    reader = READERS.get(operation)
-    return None if reader is None else reader(timeline)
+    for route in ROUTES:
+        if route.path.fullmatch(target):
+            return route
+    return OTHER

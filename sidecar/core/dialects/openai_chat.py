@@ -10,7 +10,8 @@ Sources: OpenAI's API reference, "The chat completion chunk object"; reference/e
 
 import msgspec
 
-from sidecar.core.dialects.openai import NOT_DECODABLE, OpenAIReader, UsageMember
+from sidecar.core.dialects.json_reader import NOT_DECODABLE, filled
+from sidecar.core.dialects.openai import OpenAIReader, UsageMember
 from sidecar.core.events import OUTPUT, REASONING, TOOL_CALL
 
 
@@ -93,9 +94,9 @@ class ChatReader(OpenAIReader):
         if not isinstance(delta, dict):
             return 0
         material = _content_material(delta.get("content"))
-        if any(_filled(delta.get(name)) for name in ("reasoning", "reasoning_content")):
+        if any(filled(delta.get(name)) for name in ("reasoning", "reasoning_content")):
             material |= REASONING
-        if _filled(delta.get("refusal")) or _has_any(delta.get("audio"), ("data", "transcript")):
+        if filled(delta.get("refusal")) or _has_any(delta.get("audio"), ("data", "transcript")):
             material |= OUTPUT
         calls = delta.get("tool_calls")
         if _has_any(delta.get("function_call"), ("name", "arguments")) or (
@@ -111,10 +112,6 @@ def _tool_material(calls: list[_ToolCall]) -> int:
         if function is not None and (function.name or function.arguments):
             return TOOL_CALL
     return 0
-
-
-def _filled(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _has_any(value: object, names: tuple[str, ...]) -> bool:
@@ -145,8 +142,8 @@ def _content_material(content: object) -> int:
 def _part_material(part: object) -> int:
     """A part is a string, or an object whose text is named after its type."""
     if not isinstance(part, dict):
-        return OUTPUT if _filled(part) else 0
+        return OUTPUT if filled(part) else 0
     thinking = part.get("thinking") or part.get("reasoning")
     text = part.get("text") or part.get("refusal")
-    thinks = _filled(thinking) or (isinstance(thinking, list) and any(_part_material(p) for p in thinking))
-    return (REASONING if thinks else 0) | (OUTPUT if _filled(text) else 0)
+    thinks = filled(thinking) or (isinstance(thinking, list) and any(_part_material(p) for p in thinking))
+    return (REASONING if thinks else 0) | (OUTPUT if filled(text) else 0)

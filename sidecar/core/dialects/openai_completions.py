@@ -7,7 +7,8 @@ reasoning as chat does. llama.cpp begins two prompts with the payload `null`, wh
 
 import msgspec
 
-from sidecar.core.dialects.openai import NOT_DECODABLE, OpenAIReader, UsageMember
+from sidecar.core.dialects.json_reader import NOT_DECODABLE, filled
+from sidecar.core.dialects.openai import OpenAIReader, UsageMember
 from sidecar.core.events import OUTPUT, REASONING
 
 
@@ -59,11 +60,6 @@ class CompletionsReader(OpenAIReader):
     @staticmethod
     def material(choice: dict[str, object]) -> int:
         """What generated material a choice carries."""
-        return (OUTPUT if _text(choice, "text") else 0) | (
-            REASONING if _text(choice, "reasoning") or _text(choice, "reasoning_content") else 0
+        return (OUTPUT if filled(choice.get("text")) else 0) | (
+            REASONING if filled(choice.get("reasoning")) or filled(choice.get("reasoning_content")) else 0
         )
-
-
-def _text(choice: dict[str, object], name: str) -> bool:
-    value = choice.get(name)
-    return isinstance(value, str) and value != ""

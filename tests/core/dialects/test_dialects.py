@@ -2,8 +2,7 @@
 
 import pytest
 
-from sidecar.core.dialects import READERS, operation_of, reader_of
-from sidecar.core.timeline import Timeline
+from sidecar.core.dialects import ROUTES, route_of
 
 PATHS = [
     ("POST", b"/v1/chat/completions", "chat"),
@@ -21,6 +20,13 @@ PATHS = [
     ("POST", b"/generate", "generate"),
     ("POST", b"/completion", "generate"),
     ("POST", b"/completions", "generate"),
+    ("POST", b"/infill", "generate"),
+    ("POST", b"/generate_stream", "generate"),
+    ("POST", b"/api/generate", "generate"),
+    ("POST", b"/api/embed", "embeddings"),
+    ("POST", b"/rerank", "other"),
+    ("POST", b"/tokenize", "other"),
+    ("POST", b"/v1/audio/transcriptions", "other"),
     ("POST", b"/api/chat", "generate"),
     ("GET", b"/v1/chat/completions", "other"),
     ("POST", b"/v1/chat/completions/batch", "other"),
@@ -35,9 +41,17 @@ PATHS = [
 
 @pytest.mark.parametrize(("method", "path", "operation"), PATHS)
 def test_a_path_names_an_operation(method: str, path: bytes, operation: str) -> None:
-    assert operation_of(method, path) == operation
+    assert route_of(method, path).operation == operation
 
 
 def test_only_operations_with_a_reader_are_observed_in_depth() -> None:
-    assert set(READERS) == {"chat", "text_completion"}
-    assert reader_of("embeddings", Timeline()) is None
+    read = {route.operation for route in ROUTES if route.reader is not None}
+    assert read == {"chat", "text_completion", "responses", "messages", "generate"}
+
+
+@pytest.mark.parametrize(
+    ("path", "streams"),
+    [(b"/api/chat", True), (b"/api/generate", True), (b"/generate_stream", True), (b"/generate", False)],
+)
+def test_some_paths_stream_without_being_asked(path: bytes, streams: bool) -> None:
+    assert route_of("POST", path).streams is streams

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.core.dialects.openai import OpenAIReader, body_events
+from sidecar.core.dialects.openai import OpenAIReader
 from sidecar.core.dialects.openai_chat import ChatReader
 from sidecar.core.dialects.openai_completions import CompletionsReader
 from sidecar.core.events import (
@@ -112,7 +112,7 @@ CHUNKS: dict[str, tuple[dict[str, Any], list[Event]]] = {
 
 @pytest.mark.parametrize(("document", "events"), CHUNKS.values(), ids=CHUNKS.keys())
 def test_what_a_chunk_says(document: dict[str, Any], events: list[Event]) -> None:
-    assert list(ChatReader.chunk_events(document)) == events
+    assert list(ChatReader(Timeline()).chunk_events(document)) == events
 
 
 MESSAGE = {"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}
@@ -137,7 +137,7 @@ BODIES: dict[str, tuple[dict[str, Any], list[Event]]] = {
 
 @pytest.mark.parametrize(("document", "events"), BODIES.values(), ids=BODIES.keys())
 def test_what_a_body_that_is_not_streamed_says(document: dict[str, Any], events: list[Event]) -> None:
-    assert list(body_events(document)) == events
+    assert list(ChatReader(Timeline()).body_events(document)) == events
 
 
 def seen(timeline: Timeline) -> dict[str, Any]:

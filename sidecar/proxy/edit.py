@@ -1,0 +1,146 @@
+"""The one exception to "every byte unchanged", off by default: asking the engine for usage (`usage.inject`).
+
+Only for streamed chat and text completions whose JSON body says nothing about `stream_options`: one member is
+put in as text, and the event that it causes (usage without choices) is taken out of what the client gets. On
+any doubt nothing is edited, and a count says why. What remains different: llama.cpp moves its `timings`
+into the event that is taken out, and an engine that is told to send usage always loses it for such clients.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from sidecar.core.dialects import route_of
+from sidecar.core.request import is_encoded
+from sidecar.proxy.heads import RawHeaders, RequestHead
+
+MAX_BODY: Final = 262144
+MAX_HELD: Final = 65536  # of an incomplete event; more passes, and nothing is taken out any more
+_OPERATIONS = frozenset({"chat", "text_completion"})
+_MEMBER = b'"stream_options":{"include_usage":true},'
+_SIGNED = frozenset(
+    {b"content-md5", b"digest", b"content-digest", b"signature", b"signature-input", b"x-amz-content-sha256"}
+)
+_CONTENT_LENGTH = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
+_NOT_JSON = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
+
+
+class _Asked(msgspec.Struct):
+    stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+
+
+class _Event(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_decode_asked = msgspec.json.Decoder(_Asked).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def concerns(head: RequestHead) -> bool:
+    """Whether a request is one that could be edited; others are not counted."""
+    return route_of(head.method, head.target).operation in _OPERATIONS
+
+
+def obstacle(head: RequestHead, *, complete: bool) -> str | None:
+    """What in its head keeps a request from being edited; `complete`: its body came with the head."""
+    if is_encoded(head.headers):
+        return "compressed"
+    if any(name.lower() in _SIGNED for name, _ in head.headers):
+        return "signed"
+    if (head.length or 0) > MAX_BODY:
+        return "too_long"
+    return None if complete or head.length else "unknown_length"
+
+
+def ask_for_usage(body: bytes) -> tuple[bytes, str]:
+    """The body to send, and what was done: `usage_asked`, or why it is the client's own."""
+    if len(body) > MAX_BODY:
+        return body, "too_long"
+    try:
+        asked = _decode_asked(body)
+    except _NOT_JSON:
+        return body, "not_json"
+    if not asked.stream:
+        return body, "not_streamed"
+    if bytes(asked.stream_options):
+        return body, "client_choice"
+    brace = body.index(b"{") + 1
+    return body[:brace] + _MEMBER + body[brace:], "usage_asked"
+
+
+def with_length(head: bytes, length: int) -> bytes:
+    """A request head as sent upstream with another Content-Length, where it has one."""
+    return _CONTENT_LENGTH.sub(rb"\g<1> %d" % length, head, count=1)
+
+
+def can_be_filtered(status: int, headers: RawHeaders) -> bool:
+    """Whether events can be taken out of a response: a stream of unknown length, not compressed."""
+    streamed = False
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"content-type":
+            streamed = value.partition(b";")[0].strip().lower() == b"text/event-stream"
+        elif lower == b"content-length":
+            return False
+    return status == 200 and streamed and not is_encoded(headers)
+
+
+class UsageFilter:
+    """Passes server-sent events and leaves out usage without choices. An event is held until it is whole."""
+
+    __slots__ = ("_held", "_open", "removed")
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._open = True
+        self.removed = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """What the client gets of the next bytes."""
+        if not self._open:
+            return data
+        data = self._held + data
+        if b"\r" in data:  # no engine's line ends; what can't be told apart passes
+            return self._give_up(data)
+        end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+        self._held = data[end:]
+        if len(self._held) > MAX_HELD:
+            return self._give_up(data)
+        whole = data[:end]
+        if b'"usage"' not in whole:
+            return whole
+        return b"".join(event for event in _events(whole) if not self._caused(event))
+
+    def end(self) -> bytes:
+        """What was still held."""
+        held, self._held = self._held, b""
+        return held
+
+    def _give_up(self, data: bytes) -> bytes:
+        self._open, self._held = False, b""
+        return data
+
+    def _caused(self, event: bytes) -> bool:
+        caused = _is_usage_alone(event)
+        self.removed += caused
+        return caused
+
+
+def _events(whole: bytes) -> list[bytes]:
+    return [part + b"\n\n" for part in whole.split(b"\n\n")[:-1]]
+
+
+def _is_usage_alone(event: bytes) -> bool:
+    line = event.strip(b"\n")
+    if b'"usage"' not in line or not line.startswith(b"data:") or b"\n" in line:
+        return False
+    try:
+        said = _decode_event(line[5:])
+    except _NOT_JSON:
+        return False
+    return said.choices == [] and bytes(said.usage).startswith(b"{") and not bytes(said.error)
