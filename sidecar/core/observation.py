@@ -206,6 +206,10 @@ class Observation:
             return
         if now != self._read_at:
             self._read_at, self._decoded = now, 0
+        waits = self.timeline.waits
+        behind = waits.behind
+        if behind:
+            waits.read_begins()
         for event_type, payload in framer.feed(data):
             self._decoded += len(payload)
             if self._decoded > DECODED_PER_READ and payload != DONE:
@@ -214,7 +218,9 @@ class Observation:
                 reader.named_payload(event_type, payload, now)
             else:
                 reader.payload(payload, now)
-        self._idle = framer.idle
+        if behind:
+            waits.read_ended(len(data), now)
+        self._idle = framer.idle and not waits.behind
 
     def detach(self) -> None:
         """Stop observing the response: what comes from here on is not known."""
@@ -230,6 +236,7 @@ class Observation:
         """A client write wait is over."""
         self._waited_at = end
         self.timeline.write_wait(start, end)
+        self._idle = False  # a backlog comes: no short cut
 
     # --- the end
 

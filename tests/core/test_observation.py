@@ -455,6 +455,21 @@ def test_client_write_wait_is_kept_apart() -> None:
     assert (record.e, record.d_end, record.e2e, record.delivered) == (8.0, 9.5, 8.0, 9.5)
 
 
+def test_the_backlog_that_a_wait_leaves_has_no_gaps_of_the_engine() -> None:
+    gaps: Gaps = []
+    one = answered(observation(gaps=gaps), STREAM[:4])
+    token = sse(delta(content="a"))
+    one.waiting(4.0)
+    one.write_wait(4.0, 7.0)
+    before = list(gaps)
+    one.response_data(token * 3 + b": " + b"x" * 70_000 + b"\n\n", 7.0)  # a full read: there is more
+    one.response_data(token * 4, 7.125)  # the last of it
+    assert gaps == before
+    one.response_data(token, 7.625)
+    one.response_data(token * 2, 8.625)
+    assert gaps == [*before, (0.5, None), (1.0, None), (0.0, None)]
+
+
 def test_a_wait_that_is_open_at_the_end_counts() -> None:
     one = answered(observation(), STREAM[:4])
     one.waiting(4.0)
