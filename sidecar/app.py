@@ -62,8 +62,9 @@ class Sinks:
         """A compressed body could not be read."""
         self._metrics.child("llm_sidecar_observer_errors_total", "decode").inc()
 
-    def measure_open(self, now: float) -> None:
+    def measure_open(self, now: float, proxy: Proxy) -> None:
         """Silent streams and requests in flight, as they are now."""
+        proxy.unseen.show()
         streams = [o.observation for o in self.open if o.observation.streaming]
         self._metrics.set_silence([o.silent_since(now) for o in streams])
         self._metrics.set_in_flight([(o.observation.model, o.observation.operation) for o in self.open])
@@ -91,7 +92,6 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     metrics = Metrics(config.metrics, labels)
     history = History()
     sinks = Sinks(metrics, history, labels)
-    metrics.refresh = lambda: sinks.measure_open(monotonic())
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
@@ -102,6 +102,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     proxy.overhead = Overhead(
         *(metrics.histogram("llm_sidecar_overhead_seconds", stage).observe for stage in Overhead._fields)
     )
+    metrics.refresh = lambda: sinks.measure_open(monotonic(), proxy)
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
     state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
 

@@ -21,6 +21,7 @@ from sidecar.proxy.front import ClientConnection, Front, Sent
 from sidecar.proxy.heads import RawHeaders, read_request, request_head
 from sidecar.proxy.pool import Pool, Upstream
 from sidecar.proxy.relay import Exchange, Observer
+from sidecar.proxy.unseen import Unseen
 
 SWEEP_SECONDS = 0.1
 SLOW_SWEEP_EVERY = 10  # of these
@@ -46,7 +47,7 @@ class Overhead(NamedTuple):
 
     request_head: Callable[[float], None] = _ignore  # read to written upstream, on a pooled connection
     response_head: Callable[[float], None] = _ignore  # read to written and shown to the observer
-    chunk: Callable[[float], None] = _ignore  # the same of a body piece
+    chunk: Callable[[float], None] = _ignore  # a body piece: read to written
 
 
 Attach = Callable[[RequestStart], Observer | None]
@@ -70,6 +71,7 @@ class Proxy:
         self.edits: Counter[str] = Counter()
         self.on_lag: Callable[[float], None] | None = None
         self.overhead = Overhead()
+        self.unseen = Unseen()
         self._clients: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._draining = False
@@ -141,6 +143,7 @@ class Proxy:
         self.pool.close()
         await asyncio.sleep(0)
         await self._front.shutdown(1.0)
+        self.unseen.show()
 
     # --- one request
 

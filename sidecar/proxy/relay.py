@@ -3,13 +3,13 @@
     waiting_head -> streaming -> done | failed          (a tunnel: waiting_head -> tunnelling -> done)
 
 The exchange is the sink of the upstream connection: a piece is written to the client's transport
-from inside the upstream's `data_received`, and shown to the observer after that. The request body is
-pumped by a task of its own, so that an answer may come before the body is complete. `finish` runs
-exactly once and alone releases connections and resolves what the handler waits for.
+from inside the upstream's `data_received`, and shown to the observer later (`unseen.py`). The request
+body is pumped by a task of its own, so that an answer may come before the body is complete. `finish`
+runs exactly once and alone releases connections and resolves what the handler waits for.
 
-Nothing that the observer does changes a byte. An exception of it, or a call that is too slow
-(SLOW_CALL), is a fault and counted; after MAX_FAULTS it is detached from this exchange. (One slow call
-alone is more often a descheduled process than a slow observer, and would cost the stream its numbers.)
+Nothing that the observer does changes a byte. An exception of it, or a call that is too slow, is a fault
+and counted; after MAX_FAULTS it is detached from this exchange. (One slow call alone is more often a
+descheduled process than a slow observer, and would cost the stream its numbers.)
 """
 
 import asyncio
@@ -34,9 +34,7 @@ State = Literal["waiting_head", "streaming", "tunnelling", "done", "failed"]
 KEPT_BODY = 262144  # a request body up to this size is kept for the one retry
 RETRY_WITHIN = 1.0
 MAX_FAULTS = 3
-SLOW_CALL = 0.010  # seconds, for every SLOW_SIZE bytes begun
-SLOW_SIZE = 65536
-OVERHEAD_EVERY = 16  # one read in so many is timed
+OVERHEAD_EVERY = 16  # one piece in so many is timed
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
 _ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
 
@@ -90,6 +88,7 @@ class Exchange:
         "proxy",
         "state",
         "t0",
+        "unseen",
         "wait_moved",
         "wait_since",
         "wait_size",
@@ -130,6 +129,7 @@ class Exchange:
         self._body: bytes | None = None  # of the request, until it is sent, where it came with the head
         self._sent_at = 0.0
         self._pieces = 0
+        self.unseen = False  # pieces wait to be shown to the observer
         self._ended_at: float | None = None
         self.last_write = 0.0
         self.wait_since: float | None = None
@@ -328,8 +328,8 @@ class Exchange:
         keeps = self.head.keep_alive and self.head.version >= (1, 1) and not self.client.draining
         return keeps and self._upload_done and (not self.head.chunked or self.client.ends_with_last_chunk)
 
-    def on_data(self, data: bytes, now: float) -> None:
-        """Hot: one call a socket read. Write first, then look."""
+    def on_data(self, data: bytes, now: float, raw: bytes | None = None) -> None:
+        """Hot: one call a socket read. Write first, then look. `raw`: `data` as the one chunk it came as."""
         transport = self.client.transport
         if transport is None:
             return
@@ -341,21 +341,14 @@ class Exchange:
         if self._cooked:
             self._write_cooked(transport, data, now)
         elif self._framing == "chunked":
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            transport.write(raw or b"%x\r\n%b\r\n" % (len(data), data))
         elif self._framing != "none":
             transport.write(data)
-        observe = self._observe
-        if observe is not None:
-            try:
-                observe(data, now)
-            except Exception:
-                self._fault("observe")
+        if self._observe is not None:
             self._pieces += 1
-            took = monotonic() - now
             if not self._pieces % OVERHEAD_EVERY:
-                self.proxy.overhead.chunk(took)
-            if took > SLOW_CALL and took > SLOW_CALL * (1 + len(data) // SLOW_SIZE):
-                self._fault("slow")
+                self.proxy.overhead.chunk(monotonic() - now)
+            self.proxy.unseen.add(self, data, now)
 
     def _write_cooked(self, transport: asyncio.Transport, data: bytes, now: float) -> None:
         """Write with the head that was held, or without the events that an edit caused."""
@@ -626,7 +619,22 @@ class Exchange:
 
     # --- the observer, never in the way
 
+    def show(self, data: bytes, now: float) -> None:
+        """A piece that the client has been sent."""
+        observe = self._observe
+        if observe is not None:
+            try:
+                observe(data, now)
+            except Exception:
+                self._fault("observe")
+
+    def observer_was_slow(self) -> None:
+        """Showing a piece took too long."""
+        self._fault("slow")
+
     def _tell(self, event: str, *arguments: object) -> None:
+        if self.unseen:
+            self.proxy.unseen.show()
         observer = self._observer
         if observer is None or (self._observe is None and event not in _ALWAYS_TOLD):
             return
