@@ -15,6 +15,7 @@ from sidecar import admin, catalogue, served
 from sidecar.config import Config
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
+from sidecar.joins import Joins
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
@@ -38,8 +39,8 @@ class StartError(Exception):
 class Sinks:
     """What becomes of an observation: metrics, history, the gauges of open streams."""
 
-    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels) -> None:
-        self._metrics, self._history, self._labels = metrics, history, labels
+    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels, joins: Joins) -> None:
+        self._metrics, self._history, self._labels, self._joins = metrics, history, labels, joins
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
@@ -56,7 +57,7 @@ class Sinks:
         # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
         labels = self._labels.values(observer.headers)
         self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
-        self._history.add(record)
+        self._joins.finished(self._history.add(record))
 
     def undecodable(self) -> None:
         """A compressed body could not be read."""
@@ -91,7 +92,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     labels = RequestLabels(config.labels)
     metrics = Metrics(config.metrics, labels)
     history = History()
-    sinks = Sinks(metrics, history, labels)
+    sinks = Sinks(metrics, history, labels, Joins(metrics))
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)

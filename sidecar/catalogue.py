@@ -62,6 +62,21 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "stage": (),  # the rest is what the sidecar's own code names
     "reason": (),
     "result": (),
+    "phase": (
+        "upload",
+        "connect",
+        "queue",
+        "prefill",
+        "unattributed",
+        "decode",
+        "stretch",
+        "ttft",
+        "generation",
+    ),
+    "status": ("ok", "missing", "negative", "ambiguous"),
+    "source": ("in_band", "span", "none"),
+    "size": ("256", "1k", "4k", "16k", "64k", "inf"),  # uncached input tokens up to
+    "term": ("n", "x", "y", "xx", "xy"),
     "label": (),
     "version": (),
     "digest": (),
@@ -348,14 +363,42 @@ EDITS = _counter(
     "Requests that could be asked for usage (usage.inject), and why not; events taken out of answers.",
 )
 
+PHASE = _seconds(
+    "llm_phase_seconds",
+    ("model", "phase"),
+    FIRST_TOKEN_BUCKETS,
+    "Phases of joined requests, and their totals `ttft` and `generation`: the means of the parts add up to "
+    "the mean of the total. queue, prefill, decode are the engine's own durations; unattributed is network, "
+    "parsing, tokenisation, text held back; stretch is delivery and back-pressure.",
+)
+PHASE_NEGATIVE = _counter(
+    "llm_phase_negative_seconds_total",
+    ("model", "phase"),
+    "What a phase was below zero: it counts as 0 in the histogram.",
+    unit="seconds",
+)
+JOINS = _counter(
+    "llm_join_requests_total",
+    ("model", "status", "source"),
+    "Requests that came to a first token, or to a whole answer in one piece, by whether the engine's "
+    "durations were joined to them.",
+)
+PREFILL_FIT = _counter(
+    "llm_prefill_fit_total",
+    ("model", "size", "term"),
+    "Sums over joined requests with known cached tokens, of x = uncached input kilotokens and y = prefill "
+    "seconds, for the slope (n*xy - x*y) / (n*xx - x*x) over any window.",
+)
+
 CLIENT_VIEW: Final = (
     REQUESTS, IN_FLIGHT, REQUEST_DURATION, HEADERS_TIME, TTFB, TTFT, TTFO, REASONING, ICL, ITL, TPOT,
     STALL, STALLS, STALLED_REQUESTS, SILENT_STREAMS, OLDEST_SILENCE, INPUT_TOKENS, CACHED_INPUT_TOKENS,
     OUTPUT_TOKENS, REASONING_TOKENS, WITHOUT_USAGE, STREAM_CHUNKS, STREAM_READS, BUFFERED, WRITE_WAIT,
     UPLOAD, INPUT_LENGTH, OUTPUT_LENGTH,
 )  # fmt: skip
+JOINED: Final = (PHASE, PHASE_NEGATIVE, JOINS, PREFILL_FIT)
 ITSELF: Final = (
     BUILD_INFO, CONFIG_INFO, OVERHEAD, LOOP_LAG, OBSERVER_ERRORS, LABEL_OVERFLOW, REJECTED, RETRIES,
     EDITS,
 )  # fmt: skip
-FAMILIES: Final = (*CLIENT_VIEW, *ITSELF)
+FAMILIES: Final = (*CLIENT_VIEW, *JOINED, *ITSELF)

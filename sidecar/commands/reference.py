@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sidecar.catalogue import CLIENT_VIEW, ITSELF, LABELS, Family
+from sidecar.catalogue import CLIENT_VIEW, FAMILIES, ITSELF, JOINED, LABELS, Family
 from sidecar.config import ENVIRONMENT, Config, format_duration
 
 HELP = "print the reference pages of the documentation"
@@ -57,6 +57,8 @@ def metrics_page() -> str:
         "`process_*` and `python_*` are those of the Prometheus client library.\n",
         "## What clients live through\n",
         *_families(CLIENT_VIEW),
+        "\n## Joined with the engine's own durations\n",
+        *_families(JOINED),
         "\n## The sidecar itself\n",
         *_families(ITSELF),
         "\n## Labels\n",
@@ -66,9 +68,7 @@ def metrics_page() -> str:
         ),
         "\n## Buckets\n",
         "Upper bounds; `+Inf` follows.\n",
-        *_table(
-            ("Family", "Bounds"), ((f"`{f.name}`", _bounds(f)) for f in (*CLIENT_VIEW, *ITSELF) if f.buckets)
-        ),
+        *_table(("Family", "Bounds"), ((f"`{f.name}`", _bounds(f)) for f in FAMILIES if f.buckets)),
     ]
     return "\n".join(parts) + "\n"
 
