@@ -20,8 +20,9 @@ from sidecar.proxy.errors import Refusal
 from sidecar.proxy.front import ClientConnection, Front, Sent
 from sidecar.proxy.heads import RawHeaders, read_request, request_head
 from sidecar.proxy.pool import Pool, Upstream
-from sidecar.proxy.relay import Exchange, Observer
+from sidecar.proxy.relay import Exchange
 from sidecar.proxy.unseen import Unseen
+from sidecar.proxy.watch import Observer
 
 SWEEP_SECONDS = 0.1
 SLOW_SWEEP_EVERY = 10  # of these

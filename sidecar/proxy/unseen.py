@@ -18,13 +18,13 @@ SLOW_CALL = 0.010  # seconds, for every SLOW_SIZE bytes begun
 SLOW_SIZE = 65536
 
 
-class Watched(Protocol):
-    """An exchange with an observer."""
+class Looker(Protocol):
+    """One exchange's observer."""
 
     unseen: bool  # pieces of it wait to be shown
 
     def show(self, data: bytes, now: float) -> None: ...
-    def observer_was_slow(self) -> None: ...
+    def was_slow(self) -> None: ...
 
 
 class Unseen:
@@ -33,14 +33,14 @@ class Unseen:
     __slots__ = ("_due", "_pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[Watched, bytes, float]] = []
+        self._pieces: list[tuple[Looker, bytes, float]] = []
         self._due = False
 
-    def add(self, exchange: Watched, data: bytes, now: float) -> None:
+    def add(self, watch: Looker, data: bytes, now: float) -> None:
         """Hot: a piece was read at `now` and written."""
-        exchange.unseen = True
+        watch.unseen = True
         pieces = self._pieces
-        pieces.append((exchange, data, now))
+        pieces.append((watch, data, now))
         if len(data) > LARGE or len(pieces) >= MANY:
             self.show()
         elif not self._due:
@@ -55,12 +55,12 @@ class Unseen:
         """Show all of them now."""
         pieces, self._pieces = self._pieces, []
         before = monotonic()
-        for exchange, data, now in pieces:
-            exchange.show(data, now)
+        for watch, data, now in pieces:
+            watch.show(data, now)
             after = monotonic()
             took = after - before
             if took > SLOW_CALL and took > SLOW_CALL * (1 + len(data) // SLOW_SIZE):
-                exchange.observer_was_slow()
+                watch.was_slow()
             before = after
-        for exchange, _, _ in pieces:
-            exchange.unseen = False
+        for watch, _, _ in pieces:
+            watch.unseen = False
