@@ -39,6 +39,10 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
+SECRET_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-goog-api-key"}
+)
+
 MIN_SERIES = 5000  # a page that knows no model by its name needs up to half of it
 
 
@@ -130,7 +134,9 @@ def _label_name(value: str) -> str:
 
 def _header_name(value: str) -> str:
     if not _HEADER_NAME.fullmatch(value):
-        raise ValueError("not a header name; write it as x-tenant")
+        raise ValueError("not a header name; a name such as x-tenant has letters, digits and dashes")
+    if value.lower() in SECRET_HEADERS:
+        raise ValueError("holds secrets, and labels are read by everybody; take another header")
     return value
 
 
