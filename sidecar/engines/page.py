@@ -18,12 +18,12 @@ MAX_SAMPLES = 50_000
 MAX_LINE = 64 << 10
 PIECE_LINES = 100  # half a millisecond
 
-_SAMPLE = re.compile(
-    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*"
-    r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
-    r"\s*(?P<value>\S+)"
-    r"(?:\s+-?[0-9.]+)?"  # time stamp
-    r"(?:\s+#.*)?"  # exemplar
+_SAMPLE = re.compile(  # possessive (`++`), so that no line needs more than one pass
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*+)"
+    r'(?:\s*+\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?'
+    r"\s*+(?P<value>\S++)"
+    r"(?:\s++-?[0-9.]++)?"  # time stamp
+    r"(?:\s++#.*)?"  # exemplar
 )
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*|$)')
 _ESCAPE = re.compile(r"\\(.)")

@@ -22,6 +22,7 @@ Labels = tuple[tuple[str, str], ...]
 Series = dict[str, dict[Labels, float]]
 """Sample name -> its labels -> its value."""
 
+_NAMELESS = ("", "undefined")  # the latter on the first releases of TensorRT-LLM
 _SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 
 
@@ -109,7 +110,7 @@ def _counts(labels: Mapping[str, str], engine: Engine, row: Signal) -> bool:
 
 def _key(labels: Labels, engine: Engine, row: Signal, model_label: ModelLabel) -> Key:
     given = dict(labels)
-    model = next((given[label] for label in engine.model if given.get(label)), None)
+    model = next((given[label] for label in engine.model if given.get(label, "") not in _NAMELESS), None)
     return Key(row.signal, model_label(model), _reason(given[row.by]) if row.by in given else row.value)
 
 
