@@ -61,8 +61,8 @@ def metrics_page() -> str:
         "## What clients live through\n",
         *_families(CLIENT_VIEW),
         "\n## What the engine says about itself\n",
-        "The engine's own values, as they were when its page was last read; [engines.md](engines.md) says what "
-        "each engine has and between which events it measures.\n",
+        "The engine's own values, as they were when its page was last read.",
+        "[engines.md](engines.md) says what each engine has, and between which events it measures.\n",
         *_families(ENGINE_VIEW),
         "\n## The sidecar itself\n",
         *_families(ITSELF),
@@ -190,8 +190,8 @@ def engines_page() -> str:
         "Durations of an engine are compared with durations of the sidecar, never its times with ours.\n",
         "*Counted*: `live`, while requests run; `at_end`, once, when a request ends.",
         "The two describe different requests in one window.\n",
-        "*Names*: the newest first; the first that the page has is read. "
-        "*Recorded*: is there a recorded page with it? `no`: taken from the engine's source or documentation.\n",
+        "*Names*: the newest first; the first that the page has is read.",
+        "*Recorded*: seen on a recorded page; `no`: known from the engine's source or documentation.\n",
         *_table(("Engine", "`engine.kind`", "Page", "Switch on", "Recorded"), map(_engine_row, _by_title())),
     ]
     for engine in _by_title():

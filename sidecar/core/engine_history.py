@@ -27,14 +27,16 @@ class EngineHistory:
 
     def add(self, reading: Reading) -> None:
         """A page was read. Sets `several` for good when more than one engine answers here."""
-        signals, last = reading.signals, self.readings[-1].signals if self.readings else None
+        signals, last = reading.signals, self.latest.signals if self.latest else None
         anew = last is not None and began_anew(last, signals)
         if anew:
             self.resets += 1
             self.readings.clear()
-        self._returns.append(anew and any(_goes_on(then, signals) for then in self._earlier))
-        certain = self._returns[-1] and last is not None and _other_start(last, signals)
-        self.several = self.several or certain or sum(self._returns) > 1
+        if last is not None and _other_start(last, signals):
+            self.several = self.several or any(then.started == signals.started for then in self._earlier)
+        else:
+            self._returns.append(anew and any(_goes_on(then, signals) for then in self._earlier))
+            self.several = self.several or sum(self._returns) > 1
         self._earlier.append(signals)
         self.readings.append(reading)
         if self.several:
@@ -52,10 +54,9 @@ class EngineHistory:
 
 
 def _goes_on(earlier: EngineSignals, signals: EngineSignals) -> bool:
-    """May `signals` be a later page of the same run, and did that run count anything?"""
+    """May `signals` be a later page of the same run, and had that run counted anything?"""
     counted = any(earlier.counters.values()) or any(each.count for each in earlier.distributions.values())
-    same_start = earlier.started is not None and earlier.started == signals.started
-    return (counted or same_start) and not began_anew(earlier, signals)
+    return counted and not began_anew(earlier, signals)
 
 
 def _other_start(before: EngineSignals, after: EngineSignals) -> bool:
