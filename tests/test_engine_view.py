@@ -1,5 +1,8 @@
 """The engine's values on our page: what a parser of Prometheus's reads there is what the engine said."""
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,11 @@ from sidecar.catalogue import ENGINE_VIEW, SIGNALS
 from sidecar.config import MetricsConfig
 from sidecar.core.signals import Distribution, EngineSignals, Key
 from sidecar.engine_view import series_of
-from sidecar.exposition import END, Series, slices
+from sidecar.engines import ENGINES
+from sidecar.engines.page import pieces, samples
+from sidecar.engines.reader import Series, gather, read, wanted
+from sidecar.exposition import END, slices
+from sidecar.exposition import Series as Shown
 from sidecar.metrics import Metrics
 
 DATA = Path(__file__).parent / "data" / "expositions"
@@ -59,11 +66,20 @@ HAS = {
 }
 
 
-def page(openmetrics: bool) -> str:
+def recorded(name: str) -> EngineSignals:
+    text = (DATA / f"{name}.txt").read_text()
+    engine = next(engine for engine in ENGINES.values() if name.startswith(engine.name))
+    series: Series = {}
+    for lines in pieces(text):
+        gather((sample for sample in samples(lines, wanted(engine)) if sample is not None), series)
+    return read(series, engine, str)
+
+
+def page(openmetrics: bool, signals: EngineSignals = SIGNALS_OF_ONE) -> str:
     """Through the store, as it is served."""
     metrics = Metrics(MetricsConfig())
-    found: dict[str, list[Series]] = {}
-    for family, series in series_of(SIGNALS_OF_ONE, "10.0.0.1:8000"):
+    found: dict[str, list[Shown]] = {}
+    for family, series in series_of(signals, "10.0.0.1:8000"):
         found.setdefault(family.name, []).append(series)
     metrics.foreign = lambda: [(family, found.get(family.name, [])) for family in ENGINE_VIEW]
     text = b"".join(metrics.render_slices(openmetrics))
@@ -83,6 +99,24 @@ def test_a_parser_reads_what_the_engine_said(openmetrics: bool) -> None:
         ("llm_engine_signal_available", {**I, "signal": name}, float(name in HAS)) for name in SIGNALS
     ]
     assert sorted(read, key=repr) == sorted(SAID + available, key=repr)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["vllm-0.32.0-queued", "sglang-0.5.23-collectors", "llama.cpp-queued"])
+def test_promtool_finds_nothing_to_say(name: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert os.environ.get("CI") != "true", "promtool is missing: CI installs it"
+        pytest.skip("promtool is not installed")
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=page(False, recorded(name)),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_counts_are_written_as_whole_numbers() -> None:
