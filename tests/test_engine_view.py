@@ -71,7 +71,7 @@ def recorded(name: str) -> EngineSignals:
     engine = next(engine for engine in ENGINES.values() if name.startswith(engine.name))
     series: Series = {}
     for lines in pieces(text):
-        gather((sample for sample in samples(lines, wanted(engine)) if sample is not None), series)
+        gather((sample for sample in samples(lines, wanted(engine)) if sample is not None), engine, series)
     return read(series, engine, str)
 
 

@@ -19,8 +19,9 @@ MAX_BOUNDS = 200  # of one histogram
 
 ModelLabel = Callable[[str | None], str]
 Labels = tuple[tuple[str, str], ...]
-Series = dict[str, dict[Labels, float]]
-"""Sample name -> its labels -> its value."""
+Value = tuple[tuple[str, ...], float]
+Series = dict[str, dict[Labels, Value]]
+"""Sample name -> its labels -> which copy it is of, and its value."""
 
 _NAMELESS = ("", "undefined")  # the latter on the first releases of TensorRT-LLM
 _SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
@@ -38,11 +39,19 @@ def wanted(engine: Engine) -> frozenset[str]:
     return frozenset(names | {START})
 
 
-def gather(samples: Iterable[Sample], into: Series) -> None:
-    """Put samples together by name and labels; of duplicates the first counts."""
+def gather(samples: Iterable[Sample], engine: Engine, into: Series) -> None:
+    """Put samples together by name and labels. Of copies one is kept, of duplicates the first."""
+    copies, totals = engine.copies, engine.totals
     for sample in samples:
-        labels = tuple(sorted(sample.labels.items()))
-        into.setdefault(sample.name, {}).setdefault(labels, sample.value)
+        labels = sample.labels
+        if not isfinite(sample.value) or any(labels.get(label) for label in totals):
+            continue
+        copy = tuple([labels.pop(label, "") for label in copies])
+        own = tuple(sorted(labels.items()))
+        series = into.setdefault(sample.name, {})
+        kept = series.get(own)
+        if kept is None or copy < kept[0]:
+            series[own] = (copy, sample.value)
 
 
 def read(
@@ -74,7 +83,7 @@ def in_steps(
                 _add(numbers[row.kind], series[part], engine, row, model_label)
         yield
     if started is None:
-        started = next(iter(series.get(START, {}).values()), None)
+        started = next((value for _, value in series.get(START, {}).values()), None)
     return EngineSignals(engine.name, started, numbers["gauge"], numbers["counter"], distributions)
 
 
@@ -87,24 +96,14 @@ def _has(series: Series, name: str | tuple[str, ...], row: Signal) -> bool:
     return all(part + suffix in series for part in _parts(name))
 
 
-# --- which series count
+def _counted(series: Mapping[Labels, Value], row: Signal) -> Iterator[tuple[Labels, float]]:
+    """The series that count for the row."""
+    for labels, (_, value) in series.items():
+        if not row.where or _is_wanted(dict(labels), row):
+            yield labels, value
 
 
-def _counted(series: Mapping[Labels, float], engine: Engine, row: Signal) -> Iterator[tuple[Labels, float]]:
-    """The series that count for the row, without the labels of copies and one of each set of copies."""
-    kept: dict[Labels, tuple[Labels, float]] = {}
-    for labels, value in series.items():
-        if isfinite(value) and _counts(dict(labels), engine, row):
-            own = tuple(item for item in labels if item[0] not in engine.copies)
-            copy = tuple(item for item in labels if item[0] in engine.copies)
-            if own not in kept or copy < kept[own][0]:
-                kept[own] = (copy, value)
-    return ((own, value) for own, (_, value) in kept.items())
-
-
-def _counts(labels: Mapping[str, str], engine: Engine, row: Signal) -> bool:
-    if any(labels.get(label) for label in engine.totals):
-        return False
+def _is_wanted(labels: Mapping[str, str], row: Signal) -> bool:
     return all(labels.get(label, "") in values for label, values in row.where.items())
 
 
@@ -125,12 +124,12 @@ def _reason(said: str) -> str:
 
 def _add(
     into: dict[Key, float],
-    series: Mapping[Labels, float],
+    series: Mapping[Labels, Value],
     engine: Engine,
     row: Signal,
     model_label: ModelLabel,
 ) -> None:
-    for labels, value in _counted(series, engine, row):
+    for labels, value in _counted(series, row):
         key = _key(labels, engine, row, model_label)
         before, scaled = into.get(key), value * row.factor
         if before is None:
@@ -143,14 +142,14 @@ def _distributions(
     series: Series, engine: Engine, row: Signal, name: str, model_label: ModelLabel
 ) -> dict[Key, Distribution]:
     """The histograms of a row by model."""
-    sums = dict(_counted(series.get(f"{name}_sum", {}), engine, row))
+    sums = dict(_counted(series.get(f"{name}_sum", {}), row))
     buckets: dict[Labels, dict[float, float]] = {}
-    for labels, value in _counted(series.get(f"{name}_bucket", {}), engine, row):
+    for labels, value in _counted(series.get(f"{name}_bucket", {}), row):
         bound = _bound(dict(labels).get("le", ""))
         if bound is not None:
             buckets.setdefault(tuple(item for item in labels if item[0] != "le"), {})[bound] = value
     members: dict[Key, list[tuple[dict[float, float], float, float]]] = {}
-    for labels, count in _counted(series[f"{name}_count"], engine, row):
+    for labels, count in _counted(series[f"{name}_count"], row):
         if labels in sums:
             member = buckets.get(labels, {}), count, sums[labels]
             members.setdefault(_key(labels, engine, row, model_label), []).append(member)

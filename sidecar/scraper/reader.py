@@ -181,7 +181,7 @@ async def _series(text: str, engine: Engine) -> Series:
     names, series, found = wanted(engine), Series(), 0
     for lines in pieces(text):
         read = [sample for sample in samples(lines, names) if sample is not None]
-        gather(read, series)
+        gather(read, engine, series)
         found += len(read)
         if found > MAX_SAMPLES:
             raise Failed("too_large", f"more than {MAX_SAMPLES} samples")

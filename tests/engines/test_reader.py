@@ -24,7 +24,7 @@ def label(name: str | None) -> str:
 def series_of(text: str, engine: Engine) -> Series:
     series: Series = {}
     for lines in pieces(text):
-        gather((sample for sample in samples(lines, wanted(engine)) if sample is not None), series)
+        gather((sample for sample in samples(lines, wanted(engine)) if sample is not None), engine, series)
     return series
 
 
