@@ -367,7 +367,9 @@ ENGINE_SCRAPE_AGE = _gauge(
     unit="seconds",
 )
 ENGINE_SCRAPE_FAILURES = _counter(
-    "llm_engine_scrape_failures_total", ("engine_instance", "reason"), "Scrapes without a usable page."
+    "llm_engine_scrape_failures_total",
+    ("engine_instance", "reason"),
+    f"Scrapes without a usable page; reason: {', '.join(SCRAPE_FAILURES)}.",
 )
 ENGINE_RESETS = _counter(
     "llm_engine_resets_total", _INSTANCE, "Times that the counters of the engine began anew."
@@ -404,7 +406,7 @@ ENGINE_OUTPUT_TOKENS = _counter(
 ENGINE_FINISHED = _counter(
     "llm_engine_requests_finished_total",
     (*_BY_MODEL, "reason"),
-    "Requests that ended in the engine; reason finished: it does not tell which.",
+    f"Requests that ended in the engine; reason: {', '.join(FINISH_REASONS)} (finished: not told which).",
 )
 ENGINE_SPEC_TOKENS = _counter(
     "llm_engine_spec_tokens_total",

@@ -254,7 +254,7 @@ class EngineConfig(_Section):
         "triton",
         "nim",
         "ollama",
-    ] = Field(default="auto", description="`auto` tells by the page")
+    ] = Field(default="auto", description="where the page is looked for; what is on it tells the rest")
     metrics: PageUrls = Field(
         default=(),
         description="URLs of the pages; none: looked for at `upstream`; a name of several addresses is "

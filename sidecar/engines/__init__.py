@@ -24,10 +24,13 @@ ENGINES: dict[str, Engine] = {
 }
 
 
-def detect(names: Iterable[str]) -> Engine | None:
-    """The engine whose page holds samples of these names; None when no table knows it."""
+def detect(names: Iterable[str], kind: str = "auto") -> Engine | None:
+    """The engine whose page has these metrics, `kind` if it may be that one; None when no table knows it.
+
+    A page may be of another engine than the one that was set: NIM passes on what runs inside it.
+    """
     found = list(names)
-    for engine in ENGINES.values():
+    for engine in sorted(ENGINES.values(), key=lambda engine: engine.name != kind):
         if any(name.startswith(engine.marks) for name in found):
             return engine
     return None

@@ -3,7 +3,7 @@
 `prometheus_client.parser` gives up at the first line that it can't read and needs tens of milliseconds for
 a page of vLLM's, on the loop that stamps tokens. This one reads the lines whose metric somebody asks for,
 in pieces that fit between two socket reads, and a line that can't be read costs nothing but itself.
-HELP, TYPE and `# EOF` say nothing that the tables do not say better.
+HELP and `# EOF` say nothing, and TYPE nothing but a name that the tables do not say better.
 
 https://github.com/prometheus/docs/blob/main/content/docs/instrumenting/exposition_formats.md
 """
@@ -78,6 +78,13 @@ def name_of(line: str) -> str:
     """The metric of a line; empty for a comment or an empty line."""
     line = line.lstrip()
     return "" if line.startswith("#") else _NAME_END.split(line, maxsplit=1)[0]
+
+
+def names(lines: list[str]) -> set[str]:
+    """The metrics of these lines, those that are declared and have no sample yet among them."""
+    declared = (line.split(maxsplit=3) for line in lines if line.startswith("# TYPE "))
+    found = {name_of(line) for line in lines} | {parts[2] for parts in declared if len(parts) > 2}
+    return found - {""}
 
 
 def samples(lines: list[str], wanted: Container[str]) -> Iterator[Sample | None]:

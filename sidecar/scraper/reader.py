@@ -16,7 +16,7 @@ from sidecar.core.engine_history import EngineHistory
 from sidecar.core.signals import EngineSignals, Reading
 from sidecar.engine_view import series_of
 from sidecar.engines import ENGINES, detect
-from sidecar.engines.page import MAX_SAMPLES, name_of, pieces, samples
+from sidecar.engines.page import MAX_SAMPLES, names, pieces, samples
 from sidecar.engines.reader import ModelLabel, Series, gather, in_steps, wanted
 from sidecar.engines.table import Engine
 from sidecar.exposition import Counter, Gauge
@@ -103,7 +103,9 @@ class EngineReader:
 
     async def _read(self, page: Page) -> EngineSignals:
         self._durations.append(page.took)
-        engine = ENGINES.get(self._config.kind) or await _detected(page.text)
+        engine = detect(await _names(page.text), self._config.kind)
+        if engine is None:
+            raise Failed("unknown_engine", "no table knows the metrics of this page")
         series = await _series(page.text, engine)
         steps = in_steps(series, engine, self._model_label, page.started)
         while True:
@@ -168,19 +170,20 @@ class EngineReader:
                 yield catalogue.ENGINE_SIGNAL, 0, signal
 
 
-async def _detected(text: str) -> Engine:
+async def _names(text: str) -> set[str]:
+    found: set[str] = set()
     for lines in pieces(text):
-        engine = detect({name_of(line) for line in lines})
-        if engine is not None:
-            return engine
+        found |= names(lines)
+        if len(found) > MAX_SAMPLES:
+            raise Failed("too_large", f"more than {MAX_SAMPLES} metrics")
         await asyncio.sleep(0)
-    raise Failed("unknown_engine", "no table knows the metrics of this page; set engine.kind")
+    return found
 
 
 async def _series(text: str, engine: Engine) -> Series:
-    names, series, found = wanted(engine), Series(), 0
+    asked, series, found = wanted(engine), Series(), 0
     for lines in pieces(text):
-        read = [sample for sample in samples(lines, names) if sample is not None]
+        read = [sample for sample in samples(lines, asked) if sample is not None]
         gather(read, engine, series)
         found += len(read)
         if found > MAX_SAMPLES:

@@ -36,6 +36,26 @@ def test_detect(names: list[str], engine: str | None) -> None:
     assert (found.name if found else None) == engine
 
 
+KINDS = [
+    ("NIM that was set and passes vLLM on", ["vllm:num_requests_running"], "nim", "vllm"),
+    (
+        "an engine that was set and shows another one's names too",
+        ["vllm:a", "nv_inference_count"],
+        "vllm",
+        "vllm",
+    ),
+    ("an engine that was set and is not there", ["go_goroutines"], "vllm", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "engine"), [row[1:] for row in KINDS], ids=[row[0] for row in KINDS]
+)
+def test_detect_what_was_set(names: list[str], kind: str, engine: str | None) -> None:
+    found = detect(names, kind)
+    assert (found.name if found else None) == engine
+
+
 def test_the_setting_has_all_engines_and_auto() -> None:
     annotation = EngineConfig.model_fields["kind"].annotation
     assert set(get_args(annotation)) == {"auto", *ENGINES}

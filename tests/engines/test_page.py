@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.engines import page
-from sidecar.engines.page import PageError, Sample, name_of, pieces, samples, text_of
+from sidecar.engines.page import PageError, Sample, name_of, names, pieces, samples, text_of
 
 PAGES = sorted((Path(__file__).parent.parent / "data" / "expositions").glob("*.txt"))
 
@@ -88,6 +88,11 @@ def test_only_wanted_lines_are_read() -> None:
         Sample("b", {"x": "1"}, 2.0),
         None,
     ]
+
+
+def test_names_are_those_of_samples_and_of_what_has_none_yet() -> None:
+    lines = ["# HELP a text", "# TYPE b counter", "# TYPE", "# a TYPE c", 'd{x="1"} 2', "", "e 1"]
+    assert names(lines) == {"b", "d", "e"}
 
 
 NAMES = [("a 1", "a"), ('a{x="1"} 1', "a"), ("a\t1", "a"), ("# HELP a", ""), ("", ""), (" a{", "a")]

@@ -8,6 +8,7 @@ from time import monotonic
 import pytest
 from aiohttp import web
 
+from sidecar.catalogue import SCRAPE_FAILURES
 from sidecar.scraper import fetch
 from sidecar.scraper.fetch import Failed, Fetcher
 from sidecar.scraper.targets import Target
@@ -144,6 +145,7 @@ async def test_failures_have_a_reason(answer: Answer, reason: str, monkeypatch: 
         with pytest.raises(Failed) as failed:
             await found.page()
     assert failed.value.reason == reason
+    assert reason in SCRAPE_FAILURES
     assert engine.asked == ["/metrics"]
 
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from sidecar.catalogue import SIGNALS
+from sidecar.catalogue import SCRAPE_FAILURES, SIGNALS
 from sidecar.core.signals import Key
 from sidecar.exposition import Histogram
 from sidecar.scraper import reader as module
@@ -140,6 +140,7 @@ async def test_a_failure_is_counted_told_once_and_takes_the_values_away(
     assert (values["up"], values[f"scrape_failures_total/{reason}"]) == (0, 3)
     assert not [name for name in values if name.startswith(("requests", "output", "phase", "signal"))]
     assert values["scrape_age_seconds"] == 15.0
+    assert reason in SCRAPE_FAILURES
     assert len(said()) == 2
     assert said()[1].startswith(f"no engine view: {reason}: ")
 
@@ -177,6 +178,19 @@ async def test_a_fault_of_ours_is_counted_and_the_reader_goes_on(
     assert watched.values()["up"] == 0
     await watched.scrape()
     assert watched.values()["up"] == 1
+
+
+async def test_an_engine_that_has_counted_nothing_yet_is_known_by_what_it_declares(watched: Watched) -> None:
+    await watched.scrape("# TYPE trtllm_request_success_total counter\n")
+    values = watched.values()
+    assert (values["up"], values["info/"]) == (1, 1)
+    assert {values[f"signal_available/{name}"] for name in SIGNALS} == {0}
+
+
+async def test_too_many_metrics_are_refused(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SAMPLES", 100)
+    await watched.scrape("".join(f"m{n} 1\n" for n in range(101)))
+    assert watched.values()["scrape_failures_total/too_large"] == 1
 
 
 async def test_too_many_samples_are_refused(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
