@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 MAX_PAGE = 8 << 20  # bytes
+MAX_JSON = 1 << 20
 MAX_SAMPLES = 50_000
 MAX_LINE = 64 << 10
 PIECE_LINES = 100  # half a millisecond
@@ -48,13 +49,13 @@ def text_of(body: bytes) -> str:
     llama.cpp b7010 to b7190 sent the page as one JSON string (its issue 17384).
     """
     start = body[:64].lstrip()[:1]
-    if start == b'"':
+    if start == b'"' and len(body) <= MAX_JSON:
         try:
             unpacked = json.loads(body)
         except ValueError:
             raise PageError("a broken JSON string") from None
         return str(unpacked)
-    if start in (b"[", b"{", b"<"):
+    if start in (b"[", b"{", b"<", b'"'):
         raise PageError("JSON or HTML, not the text format of Prometheus")
     return body.decode("utf-8", "replace")
 

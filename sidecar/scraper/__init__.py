@@ -88,8 +88,9 @@ class Scraper:
 
     @property
     def windows(self) -> dict[str, EngineWindow]:
-        """By engine instance, what it counted between its last two readings; none of one run: left out."""
-        found = {reader.instance: reader.history.window for reader, _ in self._readers.values()}
+        """By engine instance that is up, what it counted between its last two readings of one run."""
+        up = [reader for reader, _ in self._readers.values() if reader.state == ""]
+        found = {reader.instance: reader.history.window for reader in up}
         return {instance: window for instance, window in found.items() if window is not None}
 
     def families(self) -> Iterator[tuple[Family, list[Series]]]:

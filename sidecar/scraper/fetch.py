@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from sidecar.config import ConfigError, EngineConfig
 from sidecar.engines import ENGINES
-from sidecar.engines.page import MAX_PAGE, PageError, text_of
+from sidecar.engines.page import MAX_JSON, MAX_PAGE, PageError, text_of
 from sidecar.engines.table import Engine
 from sidecar.scraper.targets import Target
 
@@ -25,11 +25,11 @@ PATHS = ("/prometheus/metrics", "/v1/metrics", "/metrics")
 
 
 class Failed(Exception):  # noqa: N818 -- it says what a reading has
-    """A page could not be had; `reason` is one of `catalogue.SCRAPE_FAILURES`."""
+    """A page could not be had. `reason` is one of `catalogue.SCRAPE_FAILURES`; `lasting`: it won't just pass."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, lasting: bool = False) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason, self.lasting = reason, lasting
 
 
 class Answer(NamedTuple):
@@ -87,7 +87,7 @@ class Fetcher:
                 if failed.reason == "status":  # perhaps another engine is started there now
                     self._path = self._target.path
                 raise
-        refused = Failed("status", "this engine has no metrics page")
+        refused = Failed("status", "this engine has no metrics page", lasting=True)
         for path in await self._paths():
             try:
                 page = await self._page(path)
@@ -102,22 +102,18 @@ class Fetcher:
 
     async def _page(self, path: str) -> Page:
         if path in self._barred:
-            raise Failed("not_metrics", "answered JSON; reading that again might take records away")
+            raise Failed("not_metrics", "answered JSON; reading that again might take records away", True)
         answer = self._checked(await self.get(path))
         try:
             return Page(text_of(answer.body), _started(answer), answer.at, answer.took)
         except PageError as wrong:
             if answer.body.lstrip()[:1] in (b"[", b"{"):
                 self._barred.add(path)
-            raise Failed("not_metrics", str(wrong)) from None
+            raise Failed("not_metrics", str(wrong), lasting=True) from None
 
     async def json(self, path: str) -> Any:
         """A JSON document, None when there is none."""
-        answer = await self.get(path)
-        try:
-            return json.loads(answer.body) if answer.status == 200 else None
-        except ValueError:
-            return None
+        return _decoded(await self.get(path))
 
     async def get(self, path: str) -> Answer:
         """Any answer, of whatever status."""
@@ -131,7 +127,7 @@ class Fetcher:
                 async for piece in response.content.iter_any():
                     body += piece
                     if len(body) > MAX_PAGE:
-                        raise Failed("too_large", f"more than {MAX_PAGE} bytes")
+                        raise Failed("too_large", f"more than {MAX_PAGE} bytes", lasting=True)
                 return Answer(response.status, response.headers, bytes(body), at, self._clock() - begun)
         except ConfigError as wrong:
             raise Failed("unauthorized", str(wrong)) from None
@@ -143,7 +139,10 @@ class Fetcher:
     async def _paths(self) -> list[str]:
         if self._config.kind != "auto":
             return [ENGINES[self._config.kind].path] if ENGINES[self._config.kind].path else []
-        owner = _owner(await self.json("/v1/models"))
+        models = await self.get("/v1/models")
+        if models.status >= 500:  # it is not up; who it is, and so what may be read, is not known
+            raise Failed("status", f"/v1/models answered {models.status}")
+        owner = _owner(_decoded(models))
         self._engine = next((each for each in ENGINES.values() if each.owner and each.owner == owner), None)
         if self._engine is None:
             return list(PATHS)
@@ -151,13 +150,25 @@ class Fetcher:
 
     def _checked(self, answer: Answer) -> Answer:
         if answer.status in (401, 403):
-            raise Failed("unauthorized", f"answered {answer.status}; set engine.api_key_file or api_key_env")
+            hint = "set engine.api_key_file or api_key_env"
+            raise Failed("unauthorized", f"answered {answer.status}; {hint}", lasting=True)
         if answer.status != 200:
             hint = f"; {self._engine.title}: {self._engine.enable}" if self._engine else ""
-            raise Failed("status", f"answered {answer.status}{hint}")
+            lasting = answer.status < 500 or answer.status == 501
+            raise Failed("status", f"answered {answer.status}{hint}", lasting)
         if answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise Failed("not_metrics", "compressed, which was not asked for")
+            raise Failed("not_metrics", "compressed, which was not asked for", lasting=True)
         return answer
+
+
+def _decoded(answer: Answer) -> Any:
+    """The JSON of an answer, None when it has none. Bounded, for it is decoded in one turn of the loop."""
+    if answer.status != 200 or len(answer.body) > MAX_JSON:
+        return None
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return None
 
 
 def _started(answer: Answer) -> float | None:

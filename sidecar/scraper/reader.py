@@ -30,7 +30,6 @@ MIN_INTERVAL = 5.0
 INTERVAL_RATIO = 100  # an interval is so many times what a reading takes
 STALE_INTERVALS = 3
 PAUSE = 60.0  # after a failure that will not pass by itself
-LASTING = frozenset({"unauthorized", "status", "not_metrics", "unknown_engine", "too_large"})
 SERIES_A_TURN = 50
 MAX_VERSION = 64
 
@@ -53,6 +52,7 @@ class EngineReader:
         self.state: str | None = None  # why the last reading failed, "" when it did not; None: none yet
         self._target, self._config, self._model_label = target, config, model_label
         self._tls, self._clock = tls, clock
+        self._lasting = False
         self._version = ""
         self._durations: deque[float] = deque(maxlen=20)
         self._series: dict[str, list[Shown]] = {}
@@ -79,7 +79,7 @@ class EngineReader:
     @property
     def pause(self) -> float:
         """Seconds until the next reading."""
-        return max(self.interval, PAUSE) if self.state in LASTING else self.interval
+        return max(self.interval, PAUSE) if self._lasting else self.interval
 
     async def scrape(self, fetcher: Fetcher) -> None:
         """One reading. Whatever goes wrong is counted and told, never raised."""
@@ -90,22 +90,21 @@ class EngineReader:
             if self.history.several:
                 self.off = True
                 raise Failed("several_engines", "several engines answer here in turn; name each by itself")
+            await self._render(signals)
+            self._tell("", f"the page of {ENGINES[signals.engine].title} is read")
             if len(self.history.readings) == 1:
                 self._version = await _version(fetcher, ENGINES[signals.engine])
-            await self._render(signals)
         except Failed as failed:
-            self._fail(failed.reason, str(failed))
+            self._fail(failed)
         except Exception as fault:  # one of ours: it must not end the reader
             log.exception("reading an engine's page failed")
-            self._fail("not_metrics", type(fault).__name__)
-        else:
-            self._tell("", f"the page of {ENGINES[signals.engine].title} is read")
+            self._fail(Failed("not_metrics", type(fault).__name__, lasting=True))
 
     async def _read(self, page: Page) -> EngineSignals:
         self._durations.append(page.took)
         engine = detect(await _names(page.text), self._config.kind)
         if engine is None:
-            raise Failed("unknown_engine", "no table knows the metrics of this page")
+            raise Failed("unknown_engine", "no table knows the metrics of this page", lasting=True)
         series = await _series(page.text, engine)
         steps = in_steps(series, engine, self._model_label, page.started)
         while True:
@@ -122,12 +121,12 @@ class EngineReader:
             series.setdefault(family.name, []).append(each)
             if not count % SERIES_A_TURN:
                 await asyncio.sleep(0)
-        self._series = series
+        self._series, self._lasting = series, False
 
-    def _fail(self, reason: str, detail: str) -> None:
-        self.failures[reason] += 1
-        self._series = {}
-        self._tell(reason, f"no engine view: {reason}: {detail}")
+    def _fail(self, failed: Failed) -> None:
+        self.failures[failed.reason] += 1
+        self._series, self._lasting = {}, failed.lasting
+        self._tell(failed.reason, f"no engine view: {failed.reason}: {failed}")
 
     def _tell(self, state: str, message: str) -> None:
         """Once a change."""
@@ -175,7 +174,7 @@ async def _names(text: str) -> set[str]:
     for lines in pieces(text):
         found |= names(lines)
         if len(found) > MAX_SAMPLES:
-            raise Failed("too_large", f"more than {MAX_SAMPLES} metrics")
+            raise Failed("too_large", f"more than {MAX_SAMPLES} metrics", lasting=True)
         await asyncio.sleep(0)
     return found
 
@@ -187,7 +186,7 @@ async def _series(text: str, engine: Engine) -> Series:
         gather(read, engine, series)
         found += len(read)
         if found > MAX_SAMPLES:
-            raise Failed("too_large", f"more than {MAX_SAMPLES} samples")
+            raise Failed("too_large", f"more than {MAX_SAMPLES} samples", lasting=True)
         await asyncio.sleep(0)
     return series
 

@@ -97,6 +97,14 @@ async def test_json_where_a_page_was_expected_is_not_read_twice(path: str) -> No
     assert engine.times["/metrics"] == 1
 
 
+async def test_while_it_is_not_known_who_answers_nothing_is_read() -> None:
+    answers: dict[str, Answer] = {"/v1/models": web.Response(status=503), "/metrics": NO_PAGE}
+    async with FakeEngine(answers).serving() as engine, fetcher(engine) as found:
+        with pytest.raises(Failed, match="503"):
+            await found.page()
+        assert engine.asked == ["/v1/models"]
+
+
 async def test_after_a_404_the_page_is_looked_for_again() -> None:
     """Another engine was started there."""
     async with FakeEngine().serving() as engine, fetcher(engine) as found:

@@ -319,9 +319,23 @@ async def test_the_interval_is_a_hundred_times_what_a_reading_takes(
         await watched.fetcher.__aexit__()
 
 
-async def test_what_will_not_pass_by_itself_is_asked_seldom(watched: Watched) -> None:
-    await watched.scrape(web.Response(status=501))
-    assert watched.reader.pause == 60.0
+PAUSES = [
+    ("what llama.cpp answers without --metrics", web.Response(status=501), 60.0),
+    ("no such page", web.Response(status=404), 60.0),
+    ("a key is wanted", web.Response(status=401), 60.0),
+    ("another program's page", "go_goroutines 7\n", 60.0),
+    ("an engine that is loading its model", web.Response(status=503), 5.0),
+    ("an engine that is up", PAGE, 5.0),
+]
+
+
+@pytest.mark.parametrize(("answer", "pause"), [row[1:] for row in PAUSES], ids=[row[0] for row in PAUSES])
+async def test_what_will_not_pass_by_itself_is_asked_seldom(
+    watched: Watched, answer: Answer, pause: float
+) -> None:
+    await watched.scrape(web.Response(status=404))
+    await watched.scrape(answer)
+    assert watched.reader.pause == pause
 
 
 async def test_there_is_never_a_second_reading_in_flight() -> None:

@@ -84,7 +84,7 @@ async def test_without_urls_the_page_is_looked_for_at_upstream() -> None:
         task = asyncio.create_task(scraper.run())
         await until(scraper, 1)
         assert running(scraper) == {f"127.0.0.1:{engine.port}": 3}
-        assert engine.asked[-2:] == ["/metrics", "/version"]
+        assert engine.asked[:4] == ["/v1/models", "/prometheus/metrics", "/v1/metrics", "/metrics"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
