@@ -25,7 +25,7 @@ PATHS = ("/prometheus/metrics", "/v1/metrics", "/metrics")
 
 
 class Failed(Exception):  # noqa: N818 -- it says what a reading has
-    """A page could not be had. `reason` is one of `catalogue.SCRAPE_FAILURES`; `lasting`: it won't just pass."""
+    """A page could not be had. `reason` is one of `catalogue.SCRAPE_FAILURES`; `lasting`: it won't pass."""
 
     def __init__(self, reason: str, detail: str, lasting: bool = False) -> None:
         super().__init__(detail)
