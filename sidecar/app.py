@@ -12,7 +12,7 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from sidecar import admin, catalogue, served
-from sidecar.config import Config
+from sidecar.config import Config, ConfigError, EngineConfig
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
 from sidecar.joins import Joins
@@ -22,6 +22,7 @@ from sidecar.proxy.observer import StreamObserver
 from sidecar.proxy.proxy import Overhead
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
+from sidecar.scraper import Scraper
 
 log = logging.getLogger("sidecar")
 
@@ -78,6 +79,21 @@ def upstream_of(url: str) -> Upstream:
     return Upstream(parts.hostname or "127.0.0.1", parts.port or (443 if tls else 80), tls)
 
 
+def engine_scraper(config: EngineConfig, upstream: str, metrics: Metrics) -> Scraper:
+    """What reads the engine's page, and shows it on ours. Raises StartError when its key can't be had."""
+    try:
+        config.api_key()
+        secure = any(url.startswith("https:") for url in config.metrics or (upstream,))
+        tls = ssl.create_default_context(cafile=config.ca_file or None) if secure else True
+    except ConfigError as wrong:
+        raise StartError(str(wrong)) from None
+    except OSError as wrong:  # SSLError too
+        raise StartError(f"engine.ca_file: can't be read: {wrong.strerror}") from None
+    scraper = Scraper(config, upstream, metrics.model_label, tls)
+    metrics.foreign = scraper.families
+    return scraper
+
+
 async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     """Run the sidecar; `announce(listen, admin)` is called when it is ready. Returns the exit code.
 
@@ -105,6 +121,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     )
     metrics.refresh = lambda: sinks.measure_open(monotonic(), proxy)
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
+    scraper = engine_scraper(config.engine, config.upstream, metrics) if config.engine.enabled else None
     state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
 
     def ready() -> tuple[bool, str]:
@@ -119,7 +136,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)
         stack.push_async_callback(proxy.stop)
-        watching = asyncio.create_task(state.watch())
+        watching = [asyncio.create_task(state.watch())]
+        if scraper is not None:
+            watching.append(asyncio.create_task(_scrape(scraper, state)))
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         announce(f"{listen_host}:{listen_port}", admin_address)
@@ -127,9 +146,15 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         log.info("draining")
         ended = await proxy.drain(config.drain.grace, config.drain.limit)
         log.info("drained" if ended else "drain limit reached: open requests are cut")
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
     return 0
+
+
+async def _scrape(scraper: Scraper, state: served.ServedModels) -> None:
+    await state.asked.wait()  # a page read before that would have its models as `other`
+    await scraper.run()
 
 
 def _on_signals(stop: asyncio.Event) -> None:

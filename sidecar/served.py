@@ -33,6 +33,7 @@ class ServedModels:
         self._url = upstream.rstrip("/") + "/v1/models"
         self._learn = learn
         self.reachable = False
+        self.asked = asyncio.Event()  # once, whatever came of it
         learn(configured)
 
     async def watch(self) -> None:
@@ -41,6 +42,7 @@ class ServedModels:
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 known = await self._ask(session)
+                self.asked.set()
                 await asyncio.sleep(REFRESH_SECONDS if known and self.reachable else RETRY_SECONDS)
 
     async def _ask(self, session: aiohttp.ClientSession) -> bool:

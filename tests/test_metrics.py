@@ -17,12 +17,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sidecar import exposition
-from sidecar.catalogue import CLIENT_VIEW, FAMILIES, OTHER, Family
+from sidecar.catalogue import CLIENT_VIEW, OTHER, STORED, Family
 from sidecar.config import MetricsConfig
 from sidecar.core.record import RequestRecord, Stall
 from sidecar.metrics import Metrics, reserved_samples
 
-BY_NAME = {family.name: family for family in FAMILIES}
+BY_NAME = {family.name: family for family in STORED}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = ['quo"te', "back\\slash", 'both\\"', "per%cent %s %(x)s", "{brace}", "ünï/코드:1", "a,b=c", "# EOF"]
 
@@ -322,7 +322,7 @@ def test_a_page_never_exceeds_max_series_and_the_rest_goes_to_other() -> None:
 def test_other_alone_stays_within_its_room() -> None:
     """Every closed label at every value: the bound that is kept free is one."""
     metrics = Metrics(MetricsConfig(detail="full"))
-    for family in FAMILIES:
+    for family in STORED:
         fill(metrics, family)
     assert len(samples(metrics)) <= reserved_samples()
 
@@ -516,7 +516,7 @@ def promtool() -> str:
 @pytest.mark.integration
 def test_promtool_accepts_every_family_and_finds_nothing_to_say() -> None:
     metrics = store("full", served=HOSTILE)
-    for family in FAMILIES:
+    for family in STORED:
         fill(metrics, family)
     for name in HOSTILE:
         metrics.record(request(model=name, f1=100.5, e=101.0))
