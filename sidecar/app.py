@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import signal
 import ssl
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -30,7 +32,6 @@ log = logging.getLogger("sidecar")
 # to nothing; at CPython's own 700 it would look for it several times a request in flight.
 GC_THRESHOLDS = (20_000, 20, 50)
 SUPPORTED_AIOHTTP = "3.14"
-LOG_LINE = '{"time": "%(asctime)s", "level": "%(levelname)s", "logger": "%(name)s", "message": "%(message)s"}'
 
 
 class StartError(Exception):
@@ -94,6 +95,15 @@ def engine_scraper(config: EngineConfig, upstream: str, metrics: Metrics) -> Scr
     return scraper
 
 
+def engine_key(config: EngineConfig) -> str:
+    """The engine's API key as it is now; empty when there is none, or it can't be read any more."""
+    try:
+        return config.api_key()
+    except ConfigError as wrong:
+        log.warning("%s", wrong)
+        return ""
+
+
 async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     """Run the sidecar; `announce(listen, admin)` is called when it is ready. Returns the exit code.
 
@@ -102,7 +112,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     wrong = await failure()
     if wrong is not None:
         raise StartError(f"the self-test failed: {wrong}; supported aiohttp: {SUPPORTED_AIOHTTP}.x")
-    logging.basicConfig(level=config.log.level.upper(), format=LOG_LINE, stream=sys.stderr)
+    _log_json_lines(config.log.level)
     stop = asyncio.Event()
     _on_signals(stop)
     labels = RequestLabels(config.labels)
@@ -122,7 +132,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     metrics.refresh = lambda: sinks.measure_open(monotonic(), proxy)
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
     scraper = engine_scraper(config.engine, config.upstream, metrics) if config.engine.enabled else None
-    state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
+    state = served.ServedModels(
+        config.upstream, config.models, metrics.learn_models, partial(engine_key, config.engine)
+    )
 
     def ready() -> tuple[bool, str]:
         if stop.is_set():
@@ -155,6 +167,18 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
 async def _scrape(scraper: Scraper, state: served.ServedModels) -> None:
     await state.asked.wait()  # a page read before that would have its models as `other`
     await scraper.run()
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        said = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
+        return json.dumps({**said, "message": super().format(record)})
+
+
+def _log_json_lines(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -235,7 +235,7 @@ class Usage(_Section):
 
 
 class RequestLabel(_Section):
-    """A further label on the counters of requests and tokens, from a request header."""
+    """A further label on the counters of requests and tokens (no histogram has it), from a request header."""
 
     header: HeaderName = Field(description="whose value is the label; without it the label is empty")
     allow: Names = Field(default=(), description="values that become labels; others are `other`")
@@ -316,7 +316,7 @@ class Ready(_Section):
 
 
 class Log(_Section):
-    """JSON lines on standard error."""
+    """JSON lines on standard error: drain, trouble with the engine. Never what was asked or answered."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least severity shown"
@@ -350,6 +350,9 @@ class Config(_Section):
     def _two_ports(self) -> "Config":
         if self.listen == self.admin and self.listen_address[1]:
             raise ValueError("admin: the same address as listen; give it a port of its own")
+        engine = urlsplit(self.upstream)
+        if self.listen_address[1] and (engine.hostname, engine.port) == self.listen_address:
+            raise ValueError("upstream: the same address as listen; the sidecar would ask itself")
         return self
 
     @property

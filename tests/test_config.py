@@ -23,6 +23,13 @@ NO_DURATION = "not a duration; write a number and one unit, such as 500ms, 2s, 1
 REQUIRED = "upstream: is required; set it in the file, by SIDECAR_UPSTREAM or by --upstream"
 
 WRONG = {
+    "label-secret": [
+        "labels.caller.header: holds secrets, and labels are read by everybody; take another header",
+        "labels.model: is a label that the metrics have already; take another name",
+        "labels.team.header: is required",
+        "labels.odd.header: not a header name; a name such as x-tenant has letters, digits and dashes",
+    ],
+    "upstream-itself": ["upstream: the same address as listen; the sidecar would ask itself"],
     "address-no-port": [f"listen: {NO_ADDRESS}"],
     "address-number": ["listen: must be text, not 8080; put it in quotes"],
     "address-port-too-high": [f"admin: {NO_ADDRESS}"],

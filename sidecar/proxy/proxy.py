@@ -27,6 +27,7 @@ from sidecar.proxy.watch import Observer
 SWEEP_SECONDS = 0.1
 SLOW_SWEEP_EVERY = 10  # of these
 BACKLOG = 4096
+MAX_ID = 128  # bytes of a client's request id that are kept
 
 
 class RequestStart(NamedTuple):
@@ -205,7 +206,7 @@ class Proxy:
         head_bytes = request_head(head, self.pool.upstream.authority, traceparent, request_id)
 
         def attach() -> Observer | None:
-            readable_id = request_id.decode("ascii", "backslashreplace")
+            readable_id = request_id[:MAX_ID].decode("ascii", "backslashreplace")
             return self._observer(
                 RequestStart(head.method, head.target, head.headers, t0, readable_id, trace)
             )
