@@ -153,7 +153,8 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
             watching.append(asyncio.create_task(_scrape(scraper, state)))
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        announce(f"{listen_host}:{listen_port}", admin_address)
+        host = f"[{listen_host}]" if ":" in listen_host else listen_host
+        announce(f"{host}:{listen_port}", admin_address)
         await stop.wait()
         log.info("draining")
         ended = await proxy.drain(config.drain.grace, config.drain.limit)

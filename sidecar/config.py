@@ -103,6 +103,8 @@ def _url(value: str) -> str:
         or not value.isprintable()
     ):
         raise ValueError("not a URL of an engine; write http://HOST:PORT or https://HOST:PORT")
+    if not value.isascii():
+        raise ValueError("the host is not ASCII; write its punycode form, xn--...")
     if parts.username is not None or parts.password is not None:
         raise ValueError("holds a user name or password; clients send their own, leave it out")
     if parts.path not in ("", "/") or parts.query or parts.fragment or " " in value:

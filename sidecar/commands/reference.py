@@ -106,7 +106,8 @@ def configuration_page() -> str:
     parts = [
         "# Configuration\n",
         _PRINTED,
-        "One YAML file: `sidecar serve --config FILE`. `sidecar check --config FILE` tells what is wrong with it.",
+        "One YAML file, `sidecar serve --config FILE`.",
+        "`sidecar check --config FILE` tells what is wrong with it.",
         "A key that is not listed here is an error, and so is one given twice.",
         "A duration is a number with one unit: `500ms`, `2s`, `1m`, `1h`.\n",
         "A flag goes before an environment variable, that before the file, that before the default.\n",

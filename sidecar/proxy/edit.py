@@ -53,6 +53,8 @@ def obstacle(head: RequestHead, *, complete: bool) -> str | None:
         return "compressed"
     if any(name.lower() in _SIGNED for name, _ in head.headers):
         return "signed"
+    if not complete and head.first(b"expect") is not None:
+        return "expects_continue"
     if (head.length or 0) > MAX_BODY:
         return "too_long"
     return None if complete or head.length else "unknown_length"
@@ -187,7 +189,8 @@ class UsageFilter:
 
 
 def _events(whole: bytes) -> list[bytes]:
-    return [part + b"\n\n" for part in whole.split(b"\n\n")[:-1]]
+    *complete, rest = whole.split(b"\n\n")  # `rest`: one LF too many
+    return [part + b"\n\n" for part in complete] + [rest]
 
 
 def _is_usage_alone(event: bytes) -> bool:

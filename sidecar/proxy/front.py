@@ -7,6 +7,7 @@ that goes beyond aiohttp's documented interface is checked by `selftest.py` when
 """
 
 import asyncio
+import re
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -28,12 +29,14 @@ MAX_FIELDS = 256
 READ_BUFFER = 65536
 UNSENT_LOW_WATER = 16384
 LINGER_SECONDS = 2.0
+_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 
 
 class ClientExchange(Protocol):
     """What a client connection tells the exchange that runs on it."""
 
     def client_left(self, now: float) -> None: ...
+    def client_closed(self, now: float) -> None: ...
     def body_invalid(self, now: float) -> None: ...
     def pause(self, now: float) -> None: ...
     def resume(self, now: float) -> None: ...
@@ -86,6 +89,16 @@ class ClientConnection(RequestHandler):
     def idle(self) -> bool:
         """No request is running, queued or half received."""
         return self.exchange is None and not self._messages and self.head_since is None
+
+    @property
+    def upgraded(self) -> bool:
+        """A request offered another protocol, and the parser has stopped behind it."""
+        return bool(self._upgraded)
+
+    @property
+    def unsent(self) -> bool:
+        """Bytes wait for the client to take them."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     @property
     def ends_with_last_chunk(self) -> bool:
@@ -164,6 +177,8 @@ class ClientConnection(RequestHandler):
         before = len(messages)
         # Requests that came and were not handled yet each have a head time.
         idle = self._ready and not before and not self._head_times and self.exchange is None
+        if idle and b"h2c" in data:
+            data = without_h2c(data)
         super().data_received(data)
         if self._upgraded:  # from here aiohttp may queue requests without a call of this
             self._ready = None
@@ -176,7 +191,7 @@ class ClientConnection(RequestHandler):
                 self._front.on_idle_request(self, message, content)
             elif self.exchange is not None and hasattr(messages[-1][0], "exc"):
                 self.exchange.body_invalid(self.read_at)
-        elif data and self.exchange is None and not self._messages and self.head_since is None:
+        elif data.strip(b"\r\n") and self.exchange is None and not self._messages and self.head_since is None:
             self.head_since = self.read_at
 
     def eof_received(self) -> None:
@@ -184,7 +199,7 @@ class ClientConnection(RequestHandler):
         if self._lingering is not None:
             self._end_linger()
         elif self.exchange is not None:
-            self.exchange.client_left(monotonic())
+            self.exchange.client_closed(monotonic())
         if self.transport is not None:
             self.transport.abort()
 
@@ -220,6 +235,15 @@ class ClientConnection(RequestHandler):
     def _end_linger(self) -> None:
         if self._lingering is not None and not self._lingering.done():
             self._lingering.set_result(None)
+
+
+def without_h2c(data: bytes) -> bytes:
+    """Bytes that begin with a request head, without its offer to go on in HTTP/2, which ends here anyway.
+
+    aiohttp's parser would stop behind the head, and lose a request that came in the same read.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _H2C.sub(b"", head, count=1) + end + rest if end else data
 
 
 def refusal_of(exc: BaseException | None) -> Refusal:

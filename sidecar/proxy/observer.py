@@ -79,13 +79,14 @@ class StreamObserver:
 
     def _decode(self, coding: bytes) -> None:
         try:
-            self._decoder = Decoder(coding)
             self.observe = self._observe_decoded
+            self._decoder = Decoder(coding)
         except UndecodableError:
             self._give_up()
 
     def _observe_decoded(self, data: bytes, now: float) -> None:
-        assert self._decoder is not None
+        if self._decoder is None:
+            return
         try:
             plain = self._decoder.feed(data)
         except UndecodableError:
@@ -97,8 +98,4 @@ class StreamObserver:
     def _give_up(self) -> None:
         self._sinks.undecodable()
         self.observation.detach()
-        self.observe = _ignore
-
-
-def _ignore(data: bytes, now: float) -> None:
-    """The rest of a body that could not be decompressed."""
+        self._decoder = None

@@ -27,6 +27,7 @@ from sidecar.proxy.watch import Observer
 SWEEP_SECONDS = 0.1
 SLOW_SWEEP_EVERY = 10  # of these
 BACKLOG = 4096
+FLUSH_SECONDS = 0.01
 MAX_ID = 128  # bytes of a client's request id that are kept
 
 
@@ -115,9 +116,15 @@ class Proxy:
         try:
             async with asyncio.timeout(limit):
                 await self._empty.wait()
+                await self._flushed()
         except TimeoutError:
             return False
         return True
+
+    async def _flushed(self) -> None:
+        """Until the clients have taken what was written; nothing tells when a buffer is empty."""
+        while any(client.unsent for client in self._clients):  # noqa: ASYNC110
+            await asyncio.sleep(FLUSH_SECONDS)
 
     async def _stop_accepting(self) -> None:
         """Close the listeners. Stock asyncio first lets sockets that it has accepted get their transport:

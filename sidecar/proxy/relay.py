@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 State = Literal["waiting_head", "streaming", "tunnelling", "done", "failed"]
 
 RETRY_WITHIN = 1.0
+SURELY_SENT = 4096  # bytes that the kernel takes at once from a connection that was idle
+FIRST_LOOK, LAST_LOOK = 0.001, 0.1  # seconds
 OVERHEAD_EVERY = 16  # one piece in so many is timed
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
 
@@ -219,7 +221,11 @@ class Exchange:
 
         Nor after request trailers: aiohttp's parser puts the last one before the next request's fields.
         """
-        keeps = self.head.keep_alive and self.head.version >= (1, 1) and not self.client.draining
+        client = self.client
+        # After an offer that was not taken, aiohttp's parser may have lost what came behind it.
+        keeps = (
+            self.head.keep_alive and self.head.version >= (1, 1) and not (client.draining or client.upgraded)
+        )
         return keeps and self._upload.complete and (not self.head.chunked or self.client.ends_with_last_chunk)
 
     def on_data(self, data: bytes, now: float, raw: bytes | None = None) -> None:
@@ -271,7 +277,8 @@ class Exchange:
         """The engine's response is complete."""
         if self.state == "waiting_head":  # the head came with the end: on_head has run, or it is a tunnel
             return
-        behind = self.last_write != now and self._buffered() > 0
+        buffered = self._buffered()
+        behind = self.last_write != now and buffered > 0
         self._end_edit(now)
         if self._framing == "chunked":
             self._write(heads.last_chunk(trailers), now)
@@ -280,7 +287,10 @@ class Exchange:
         if behind or self.wait_since is not None:
             self._ended_at = now
             self._waiting(now)
-            self.look(now)
+            self._look_soon(0.0)
+        elif buffered > SURELY_SENT:  # uvloop writes when all that was read is seen to
+            self._ended_at = now
+            asyncio.get_running_loop().call_soon(self._flushed)
         else:
             self.finish("clean", now)
 
@@ -358,8 +368,16 @@ class Exchange:
 
     # --- the client's side
 
+    def client_closed(self, now: float) -> None:
+        """FIN from the client, which may have taken everything before."""
+        if self._ended_at is not None and not self._buffered():
+            self._client_keeps = False
+            self.finish("clean", self._ended_at)
+        else:
+            self.client_left(now)
+
     def client_left(self, now: float) -> None:
-        """FIN or RST from the client."""
+        """The client is gone."""
         self._client_keeps = False
         self.finish("client_left", now)
 
@@ -415,6 +433,23 @@ class Exchange:
                 self.finish("clean", self._ended_at)
         elif size != self.wait_size:
             self.wait_size, self.wait_moved = size, now
+
+    def _flushed(self) -> None:
+        """The response is complete, and what could be sent of it has been."""
+        if self.state == "streaming" and self._ended_at is not None:
+            if self._buffered():
+                self._waiting(self._ended_at)
+            self._look_soon(0.0)
+
+    def _look_soon(self, delay: float) -> None:
+        """Nothing tells that a buffer is empty which was never full: look, soon at first."""
+        if self.wait_since is None and self._ended_at is not None:
+            self.finish("clean", self._ended_at)
+            return
+        self.look(monotonic())
+        if self.state == "streaming" and self._ended_at is not None:
+            later = max(delay * 1.125, FIRST_LOOK)  # an eighth of what was waited already
+            asyncio.get_running_loop().call_later(min(later, LAST_LOOK), self._look_soon, later)
 
     def uploading(self) -> bool:
         """The client still owes bytes of the body, and we are reading."""

@@ -25,6 +25,7 @@ from sidecar.proxy.sockets import borrow
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 256
+READ_SIZE = 65536
 
 # The start of a chunk as engines write it -> the bytes of the whole chunk. Longer chunks, and other ways to
 # write a size, are the parser's.
@@ -190,6 +191,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
+        if exc is not None and not self._tunnel:
+            self._read_what_is_left()
         self._closed_by_engine("cut" if exc is None else "reset", monotonic())
         if self.on_lost is not None:
             self.on_lost(self)
@@ -236,6 +239,17 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._tunnel = True
         sink.on_upgrade(head, rest, now)
+
+    def _read_what_is_left(self) -> None:
+        """An engine may answer a body early and close without reading it: writing fails then, and its answer
+        is still in the kernel."""
+        if self.socket is None or self.transport.get_extra_info("sslcontext") is not None:
+            return
+        try:
+            while self._sink is not None and (data := self.socket.recv(READ_SIZE)):
+                self.data_received(data)
+        except OSError:
+            return
 
     def _closed_by_engine(self, fault: UpstreamFault, now: float) -> None:
         self._spoiled = True
