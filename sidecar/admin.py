@@ -30,6 +30,7 @@ from sidecar.config import Config
 from sidecar.exposition import END
 from sidecar.history import History
 from sidecar.metrics import Metrics
+from sidecar.windows import Windows
 
 log = logging.getLogger("sidecar.admin")
 
@@ -50,6 +51,7 @@ _ROWS_A_TURN = 50
 _LINKS = (
     ("/metrics", "metrics, for Prometheus"),
     ("/api/requests", "the latest, the slowest and the failed requests"),
+    ("/api/window", "where the time of the last minute went"),
     ("/config", "the settings in force"),
     ("/-/ready", "readiness"),
     ("/-/healthy", "health"),
@@ -63,9 +65,16 @@ class _Pages:
     """The handlers, and what they show."""
 
     def __init__(
-        self, metrics: Metrics, history: History, config: Config, ready: Ready, drain: Callable[[], object]
+        self,
+        metrics: Metrics,
+        history: History,
+        windows: Windows,
+        config: Config,
+        ready: Ready,
+        drain: Callable[[], object],
     ) -> None:
         self._metrics, self._history, self._config = metrics, history, config
+        self._windows = windows
         self._ready, self._drain = ready, drain
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -134,6 +143,11 @@ class _Pages:
                 await asyncio.sleep(0)
         return web.json_response(views)
 
+    async def window(self, _request: web.Request) -> web.Response:
+        """`GET /api/window`: means of the latest window, by model."""
+        self._metrics.refresh()
+        return web.json_response({"windows": self._windows.as_json(monotonic())})
+
     async def index(self, _request: web.Request) -> web.Response:
         """`GET /`: where to go."""
         items = "".join(f'<li><a href="{path}">{path}</a> {text}</li>' for path, text in _LINKS)
@@ -146,10 +160,15 @@ class _Pages:
 
 
 def build_admin(
-    metrics: Metrics, history: History, config: Config, ready: Ready, drain: Callable[[], object]
+    metrics: Metrics,
+    history: History,
+    windows: Windows,
+    config: Config,
+    ready: Ready,
+    drain: Callable[[], object],
 ) -> web.Application:
     """The admin application. `ready` gives (is it, why not); `drain` begins to drain and returns at once."""
-    pages = _Pages(metrics, history, config, ready, drain)
+    pages = _Pages(metrics, history, windows, config, ready, drain)
     application = web.Application(middlewares=[_errors_as_json])
     application.add_routes(
         [
@@ -157,6 +176,7 @@ def build_admin(
             web.get("/metrics", pages.metrics, allow_head=False),
             web.get("/config", pages.config),
             web.get("/api/requests", pages.requests),
+            web.get("/api/window", pages.window),
             web.get("/-/healthy", pages.healthy),
             web.get("/-/ready", pages.ready),
             web.post("/-/drain", pages.drain),

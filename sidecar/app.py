@@ -25,6 +25,7 @@ from sidecar.proxy.proxy import Overhead
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
 from sidecar.scraper import Scraper
+from sidecar.windows import Windows
 
 log = logging.getLogger("sidecar")
 
@@ -43,6 +44,7 @@ class Sinks:
 
     def __init__(self, metrics: Metrics, history: History, labels: RequestLabels, joins: Joins) -> None:
         self._metrics, self._history, self._labels, self._joins = metrics, history, labels, joins
+        self.windows = Windows(metrics)
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
@@ -60,6 +62,7 @@ class Sinks:
         labels = self._labels.values(observer.headers)
         self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
         self._joins.finished(self._history.add(record))
+        self.windows.ended(record)
 
     def undecodable(self) -> None:
         """A compressed body could not be read."""
@@ -129,9 +132,14 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     proxy.overhead = Overhead(
         *(metrics.histogram("llm_sidecar_overhead_seconds", stage).observe for stage in Overhead._fields)
     )
-    metrics.refresh = lambda: sinks.measure_open(monotonic(), proxy)
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
     scraper = engine_scraper(config.engine, config.upstream, metrics) if config.engine.enabled else None
+
+    def refresh() -> None:
+        sinks.measure_open(monotonic(), proxy)
+        sinks.windows.update(scraper.readings if scraper is not None else {})
+
+    metrics.refresh = refresh
     state = served.ServedModels(
         config.upstream, config.models, metrics.learn_models, partial(engine_key, config.engine)
     )
@@ -143,7 +151,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
             return False, "the engine does not answer"
         return True, "ready"
 
-    pages = admin.build_admin(metrics, history, config, ready, stop.set)
+    pages = admin.build_admin(metrics, history, sinks.windows, config, ready, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)

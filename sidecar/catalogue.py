@@ -100,6 +100,8 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "source": ("in_band", "span", "none"),
     "size": ("256", "1k", "4k", "16k", "64k", "inf"),  # uncached input tokens up to
     "term": ("n", "x", "y", "xx", "xy"),
+    "cohort": ("first_token", "finished"),
+    "side": ("sidecar", "engine"),
     "label": (),
     "version": (),
     "digest": (),
@@ -495,13 +497,27 @@ PREFILL_FIT = _counter(
     "seconds, for the slope (n*xy - x*y) / (n*xx - x*x) over any window.",
 )
 
+WINDOW_PHASE = _gauge(
+    "llm_window_phase_seconds",
+    ("model", "phase"),
+    "Means over the latest window of a minute or more, for engines that publish histograms; remainders only "
+    "where all requests that the engine counted passed here.",
+    "seconds",
+)
+JOIN_WINDOW = _counter(
+    "llm_join_window_requests_total",
+    ("model", "cohort", "side"),
+    "Sequences counted by the engine and by the sidecar between the same readings of the engine's page: the "
+    "ratio of their increases is the coverage.",
+)
+
 CLIENT_VIEW: Final = (
     REQUESTS, IN_FLIGHT, REQUEST_DURATION, HEADERS_TIME, TTFB, TTFT, TTFO, REASONING, ICL, ITL, TPOT,
     STALL, STALLS, STALLED_REQUESTS, SILENT_STREAMS, OLDEST_SILENCE, INPUT_TOKENS, CACHED_INPUT_TOKENS,
     OUTPUT_TOKENS, REASONING_TOKENS, WITHOUT_USAGE, STREAM_CHUNKS, STREAM_READS, BUFFERED, WRITE_WAIT,
     UPLOAD, INPUT_LENGTH, OUTPUT_LENGTH,
 )  # fmt: skip
-JOINED: Final = (PHASE, PHASE_NEGATIVE, JOINS, PREFILL_FIT)
+JOINED: Final = (PHASE, PHASE_NEGATIVE, JOINS, PREFILL_FIT, WINDOW_PHASE, JOIN_WINDOW)
 ENGINE_VIEW: Final = (
     ENGINE_INFO, ENGINE_UP, ENGINE_SCRAPE_DURATION, ENGINE_SCRAPE_AGE, ENGINE_SCRAPE_FAILURES,
     ENGINE_RESETS, ENGINE_SIGNAL, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREEMPTIONS,

@@ -181,6 +181,12 @@ class Metrics:
         table.series[values] = series
         return series
 
+    def forget(self, name: str) -> None:
+        """Family `name` has no series any more: what it said is not true now."""
+        table = self._tables[name]
+        self._room += table.cost * sum(values != table.fallback(values) for values in table.series)
+        table.series.clear()
+
     def labels_of(self, family: Family) -> tuple[str, ...]:
         """Its labels, those of the operator's own among them."""
         return self._tables[family.name].family.labels

@@ -23,6 +23,7 @@ from sidecar.config import load
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
 from sidecar.metrics import Metrics
+from sidecar.windows import Windows
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -53,6 +54,7 @@ class Sidecar:
         self.metrics = Metrics(self.config.metrics)
         self.metrics.learn_models(self.config.models)
         self.history = History()
+        self.windows = Windows(self.metrics)
         self.readiness = (True, "ready")
         self.drains = 0
 
@@ -60,7 +62,9 @@ class Sidecar:
         self.drains += 1
 
     def application(self) -> Any:
-        return admin.build_admin(self.metrics, self.history, self.config, lambda: self.readiness, self.drain)
+        return admin.build_admin(
+            self.metrics, self.history, self.windows, self.config, lambda: self.readiness, self.drain
+        )
 
 
 @pytest.fixture
@@ -291,8 +295,8 @@ async def test_requests_are_those_of_the_history(sidecar: Sidecar, get: Client) 
 async def test_the_index_links_to_pages_that_exist(get: Client) -> None:
     page = (await get("/")).text
     links = [part.split('"')[0] for part in page.split('href="')[1:]]
-    assert len(links) == 5
-    assert [(await get(link)).status for link in links] == [200] * 5
+    assert len(links) == 6
+    assert [(await get(link)).status for link in links] == [200] * 6
 
 
 @pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/-/drain", 405), ("/metrics/", 404)])
