@@ -6,23 +6,23 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from sidecar.emulator.schedule import TimeModel
-from sidecar.emulator.server import Options, start
+from sidecar.emulator.costs import StepCosts
+from sidecar.emulator.options import Options
+from sidecar.emulator.server import start
 
 StartEngine = Callable[..., Awaitable[str]]
 
-FAST = TimeModel(prefill_time=0.01, token_time=0.001, slots=4)
+FAST = StepCosts(fixed=0.001, per_prefill_token=0.0, per_sequence=0.0)
 
 
 @pytest.fixture
 async def start_engine() -> AsyncIterator[StartEngine]:
-    """Call it with a TimeModel and other options: the base URL of a new emulator."""
+    """Call it with step costs and other options: the base URL of a new emulator."""
     async with AsyncExitStack() as stack:
 
-        async def begin(times: TimeModel = FAST, **others) -> str:
-            runner, listen = await start(
-                Options(models=("tiny-chat",), times=times, **others), "127.0.0.1", 0
-            )
+        async def begin(costs: StepCosts = FAST, **others) -> str:
+            options = Options(models=("tiny-chat",), costs=costs, **others)
+            runner, listen = await start(options, "127.0.0.1", 0)
             stack.push_async_callback(runner.cleanup)
             return f"http://{listen}"
 

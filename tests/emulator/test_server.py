@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.emulator.schedule import TimeModel
+from sidecar.emulator.costs import StepCosts
+from sidecar.emulator.scheduler import Limits
 from tests.replay import DATA, Splitter, recording
 
-HOURS = TimeModel(prefill_time=3600.0, token_time=3600.0, slots=1)
-ENDLESS = TimeModel(prefill_time=0.01, token_time=3600.0, slots=1)
+HOURS = StepCosts(fixed=3600.0)
+ONE_SLOT = Limits(max_sequences=1)
 CHAT = "/v1/chat/completions"
 
 

@@ -74,7 +74,7 @@ def streamed(reply: wire.Reply, is_chat: bool) -> bytes:
     tokens = [
         (index, choice) for choice, said in enumerate(reply.answers) for index in range(len(said.pieces))
     ]
-    events = [event for _, choice in sorted(tokens) for event in writer.token(choice)]
+    events = [event for _, choice in sorted(tokens) for event in writer.tokens(choice)]
     return b"".join([*events, *writer.end()])
 
 
