@@ -6,7 +6,7 @@ import re
 
 from sidecar.emulator.costs import Pause, Slowdown
 
-UNITS = {"us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0}
+IN_A_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0, "m": 1 / 60}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m)")
 NUMBER = r"\d+(?:\.\d+)?"
 SIGNED = re.compile(rf"([+-]?{NUMBER})@({NUMBER})")
@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
     match = DURATION.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration; write it with a unit, such as 80ms")
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) / IN_A_SECOND[match[2]]
 
 
 def clock_step(text: str) -> tuple[float, float]:

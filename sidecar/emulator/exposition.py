@@ -135,16 +135,16 @@ class Exposition(Collector):
         for (name, help_), value in zip(families.GAUGES.items(), values, strict=True):
             yield _gauge(f"vllm:{name}", help_, LABELS, {of: value})
         by_reason: Rows = {(*of, "capacity"): waiting, (*of, "deferred"): 0}
-        help_ = "Number of waiting requests by reason."
-        yield _gauge("vllm:num_requests_waiting_by_reason", help_, (*LABELS, "reason"), by_reason)
+        name, help_ = families.WAITING_BY_REASON
+        yield _gauge(f"vllm:{name}", help_, (*LABELS, "reason"), by_reason)
         config = {
             "block_size": str(self._limits.block_size),
             "enable_prefix_caching": str(self._limits.prefix_caching),
             "engine": "0",
             "num_gpu_blocks": str(self._limits.kv_blocks),
         }
-        help_ = "Information of the LLMEngine CacheConfig"
-        yield _gauge("vllm:cache_config_info", help_, tuple(config), {tuple(config.values()): 1})
+        name, help_ = families.CACHE_CONFIG
+        yield _gauge(f"vllm:{name}", help_, tuple(config), {tuple(config.values()): 1})
         help_ = "Start time of the process since unix epoch in seconds."
         yield _gauge("process_start_time_seconds", help_, (), {(): self._created})
 
@@ -160,6 +160,7 @@ class Exposition(Collector):
         self._counters["prompt_tokens_cached"] += cached
         self._labelled["prompt_tokens_by_source"]["local_compute"] += prompt - cached
         self._labelled["prompt_tokens_by_source"]["local_cache_hit"] += cached
+        self._labelled["prompt_tokens_cached_by_source"]["device"] += cached
         ttft = self._clock.at(at) - self._clock.at(sequence.arrived)
         self._histograms["time_to_first_token_seconds"].observe(ttft)
 

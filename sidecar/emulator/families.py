@@ -9,6 +9,13 @@ GAUGES = {
     "num_requests_waiting": "Number of requests waiting to be processed.",
     "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
 }
+WAITING_BY_REASON = (
+    "num_requests_waiting_by_reason",
+    "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
+    "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all "
+    "reasons equals vllm:num_requests_waiting.",
+)
+CACHE_CONFIG = ("cache_config_info", "Information of the LLMEngine CacheConfig")
 COUNTERS = {
     "prefix_cache_queries": "Prefix cache queries, in terms of number of queried tokens.",
     "prefix_cache_hits": "Prefix cache hits, in terms of number of cached tokens.",
@@ -23,6 +30,13 @@ LABELLED_COUNTERS = {
         "Number of prompt tokens by source.",
         "source",
         ("local_compute", "local_cache_hit", "external_kv_transfer"),
+    ),
+    "prompt_tokens_cached_by_source": (
+        "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded "
+        "to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at "
+        "admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.",
+        "source",
+        ("device", "host", "p2p", "disk", "external_unspecified"),
     ),
     "request_success": (
         "Count of successfully processed requests.",

@@ -17,9 +17,7 @@ from sidecar.emulator.scheduler import Limits, Scheduler, Sequence, Step, Work
 COSTS = StepCosts(fixed=1.0, per_prefill_token=0.125, per_sequence=0.25)
 ROOMY = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=100, block_size=2)
 FOUR_TOKENS = Limits(max_sequences=8, max_step_tokens=4, kv_blocks=100, block_size=2)
-WHOLE_PROMPTS = Limits(
-    max_sequences=8, max_step_tokens=4, kv_blocks=100, block_size=2, chunked_prefill=False
-)
+WHOLE_PROMPTS = Limits(max_sequences=8, max_step_tokens=4, kv_blocks=100, block_size=2, chunked_prefill=False)
 ONE_AT_A_TIME = Limits(max_sequences=1, max_step_tokens=100, kv_blocks=100, block_size=2)
 EIGHT_TOKENS_OF_CACHE = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=4, block_size=2)
 SIX_TOKENS_OF_CACHE = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=3, block_size=2)
