@@ -75,8 +75,9 @@ class KvCache:
         missing = -(-tokens // self.block_size) - len(held)
         if missing > len(self._free):
             return False
-        held.extend(self._take() for _ in range(missing))
-        if self._prefix_caching:
+        if missing > 0:
+            held.extend(self._take() for _ in range(missing))
+        if self._prefix_caching and before < len(hashes) * self.block_size:
             for index in range(before // self.block_size, min(tokens // self.block_size, len(hashes))):
                 self._remember(held[index], hashes[index])
         return True

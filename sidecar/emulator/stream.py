@@ -36,7 +36,8 @@ class Stream:
         for choice in choices:
             self._held[choice] += 1
             self._left[choice] -= 1
-            if not self._left[choice] or (not blocked and self._is_due(choice)):
+            is_due = self._held[choice] >= self._interval or self._is_first(choice)
+            if not self._left[choice] or (is_due and not blocked):
                 self._send(self._writer.tokens(choice, self._held[choice]))
                 self._held[choice] = 0
                 self._begun = True
@@ -65,14 +66,13 @@ class Stream:
             self._flush()
             self.keep_alive(interval)
 
-    def _is_due(self, choice: int) -> bool:
+    def _is_first(self, choice: int) -> bool:
         """The first token of a choice goes out alone."""
-        given = len(self._writer.reply.answers[choice].pieces) - self._left[choice]
-        return given == 1 or self._held[choice] >= self._interval
+        return len(self._writer.reply.answers[choice].pieces) - self._left[choice] == 1
 
     def _send(self, events: Iterable[bytes]) -> None:
         if self._chunked:
-            self._ready += (b"%x\r\n%b\r\n" % (len(event), event) for event in events)
+            self._ready += [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
         else:
             self._ready += events
 

@@ -76,6 +76,12 @@ class EventWriter:
         """The next `count` tokens of a choice go out together: their event, if they have one."""
         answer = self.reply.answers[choice]
         sent = self._sent.get(choice, 0)
+        if count == 1 and sent and sent + 1 < len(answer.pieces):
+            kind, text = answer.pieces[sent]
+            template = self._templates.get((choice, kind))
+            if template is not None and text:  # most tokens of most streams
+                self._sent[choice] = sent + 1
+                return [_filled(template, text)]
         pieces = answer.pieces[sent : sent + count]
         events = [] if self._sent or not self.has_roles else self._roles()
         self._sent[choice] = sent + count
@@ -120,8 +126,7 @@ class EventWriter:
             event = self._event(choice, (Piece(kind, TEXT_MARK),), None)
             before, _, after = event.partition(TEXT_MARK_JSON)
             template = self._templates[choice, kind] = before, after
-        text = pieces[0].text if len(pieces) == 1 else "".join(piece.text for piece in pieces)
-        return b"%b%b%b" % (template[0], msgspec.json.encode(text), template[1])
+        return _filled(template, "".join(piece.text for piece in pieces))
 
     def _event(self, choice: int, pieces: tuple[Piece, ...], finish_reason: str | None) -> bytes:
         body: Json = {"choices": [self.choice_of(self, choice, pieces, finish_reason)]} | self._counts(choice)
@@ -271,6 +276,10 @@ def _body(
     own = None if metrics is None else metrics | {"speculative_decoding": None}
     transfer = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": own}
     return msgspec.json.encode(reply.envelope(kind) | {"choices": choices} | shared | prompt | transfer)
+
+
+def _filled(template: tuple[bytes, bytes], text: str) -> bytes:
+    return b"%b%b%b" % (template[0], msgspec.json.encode(text), template[1])
 
 
 def _sse(payload: Json) -> bytes:
