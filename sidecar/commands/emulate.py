@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    if args.otlp is not None and importlib.util.find_spec("opentelemetry.proto") is None:
+    if args.otlp is not None and not _is_installed("opentelemetry.proto"):
         raise OptionsError(f"--otlp needs the package opentelemetry-proto: {INSTALL}")
     options = Options(
         models=tuple(args.model) or ("emulated",),
@@ -196,8 +196,15 @@ def _announce(listen: str) -> None:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it can be had: it writes for less."""
-    if importlib.util.find_spec("uvloop") is None:
+    if not _is_installed("uvloop"):
         return None
     import uvloop
 
     return uvloop.new_event_loop
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # what it is in is missing
+        return False

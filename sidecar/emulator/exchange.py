@@ -75,7 +75,7 @@ class Exchange:
     async def stream(self) -> web.StreamResponse:
         """Event by event. Raises EngineError."""
         if self.fault is not None and self.fault.kind == "error" and not self.fault.tokens:
-            raise EngineError
+            return await self.answer()
         response = web.StreamResponse(headers=EVENT_STREAM)
         await response.prepare(self.request)
         reply = self._reply()

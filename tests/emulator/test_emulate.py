@@ -1,6 +1,7 @@
 """The command line of `sidecar emulate`."""
 
 import argparse
+import sys
 
 import pytest
 
@@ -105,8 +106,10 @@ def test_contradictions_are_refused_with_a_reason(arguments, said, capsys) -> No
     assert said in capsys.readouterr().err
 
 
-def test_spans_without_their_package_say_what_to_install(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.proto"])
+def test_spans_without_their_package_say_what_to_install(missing, monkeypatch, capsys) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.proto", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
     assert emulate.run(parsed("--otlp", "http://127.0.0.1:4318")) == 2
     assert "pip install 'inference-sidecar[tracing]'" in capsys.readouterr().err
 

@@ -145,6 +145,7 @@ async def test_an_error_before_anything_was_sent_is_a_500(start_engine, session,
     async with session.post(url + CHAT, json=chat(**body)) as response:
         assert response.status == 500
         assert (await response.json())["error"]["code"] == 500
+    assert (await truths(session, url))[0]["finish_reason"] == "error"
 
 
 @pytest.mark.parametrize("tokens", [0, 3], ids=["after the head", "after three tokens"])
