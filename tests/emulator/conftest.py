@@ -51,13 +51,13 @@ class Collector:
 
     async def spans(self, count: int) -> list[Any]:
         """The first `count`, as soon as they are there."""
-        async with self._arrived:
+        async with asyncio.timeout(30), self._arrived:
             await self._arrived.wait_for(lambda: len(self.received) >= count)
         return [span for _, _, span in self.received[:count]]
 
     async def posted(self, count: int) -> None:
         """Wait for that many posts."""
-        async with self._arrived:
+        async with asyncio.timeout(30), self._arrived:
             await self._arrived.wait_for(lambda: len(self.posts) >= count)
 
     async def receive(self, request: web.Request) -> web.Response:

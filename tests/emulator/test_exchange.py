@@ -28,9 +28,13 @@ async def events_of(session, url: str, **extra) -> list:
         return await read(response)
 
 
-async def truths(session, url: str) -> list:
-    async with session.get(f"{url}/emulator/truth") as response:
-        return await response.json()
+async def truths(session, url: str, count: int = 1) -> list:
+    """As soon as so many sequences have ended."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(f"{url}/emulator/truth") as response:
+                if len(lines := await response.json()) >= count:
+                    return lines
 
 
 async def counted(session, url: str, line: str) -> bool:
@@ -66,7 +70,7 @@ async def test_cached_tokens_are_told(start_engine, session) -> None:
         told.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
     assert told == [0, 32, 32]
     assert await counted(session, url, 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny-chat"} 64.0')
-    assert [line["cached_tokens"] for line in await truths(session, url)] == told
+    assert [line["cached_tokens"] for line in await truths(session, url, 3)] == told
 
 
 async def test_several_choices_have_no_metrics_of_their_own(start_engine, session) -> None:
@@ -158,9 +162,7 @@ async def test_a_cut_stream_ends_without_its_end(start_engine, session, tokens) 
                 seen.append(line)  # noqa: PERF401 (what was read before the cut counts)
     assert sum(b'"content":" ' in line for line in seen) == tokens
     assert not any(b"[DONE]" in line for line in seen)
-    while not (lines := await truths(session, url)):
-        pass
-    assert lines[0]["finish_reason"] == "abort"
+    assert (await truths(session, url))[0]["finish_reason"] == "abort"
 
 
 async def test_a_hung_stream_is_silent_and_open_and_only_each_second_hangs(start_engine, session) -> None:
@@ -170,8 +172,7 @@ async def test_a_hung_stream_is_silent_and_open_and_only_each_second_hangs(start
         content = 0
         while content < 2:
             content += b'"content":" ' in await response.content.readline()
-        while len(await truths(session, url)) < 2:
-            pass
+        await truths(session, url, 2)
         await response.content.readline()  # the empty line of the last event
         assert response.content.total_bytes and not response.content.at_eof()
         assert not response.content._buffer

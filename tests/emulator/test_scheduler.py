@@ -23,6 +23,9 @@ EIGHT_TOKENS_OF_CACHE = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=4
 SIX_TOKENS_OF_CACHE = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=3, block_size=2)
 FEW_BLOCKS = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=5, block_size=2)
 
+SMALL_STEPS_SIX_TOKENS = Limits(max_sequences=8, max_step_tokens=3, kv_blocks=3, block_size=2)
+SMALL_STEPS_EIGHT_TOKENS = Limits(max_sequences=8, max_step_tokens=3, kv_blocks=4, block_size=2)
+
 # limits; (arrival, prompt tokens, output tokens) of A, B, C; steps: start, end, tokens of each
 SCHEDULES = {
     "one sequence: its prompt in one step, then a token a step": (
@@ -82,6 +85,36 @@ SCHEDULES = {
             (5.75, 7.0, "A1"),
             (7.0, 8.625, "B3"),
             (8.625, 9.875, "B1"),
+        ],
+    ),
+    # At 3.5 B needs a second block. A first chunk of it would fit in again at once.
+    "nothing is admitted in a step that preempts": (
+        SMALL_STEPS_SIX_TOKENS,
+        [(0.0, 2, 3), (0.0, 2, 3)],
+        [
+            (0.0, 1.875, "A2 B1"),
+            (1.875, 3.5, "A1 B1"),
+            (3.5, 4.75, "A1"),
+            (4.75, 6.375, "B3"),
+            (6.375, 7.625, "B1"),
+        ],
+    ),
+    # B goes at 4.875 with three tokens given, comes back, goes again at 7.875; its fourth token is the end
+    # of a second chunk, which is prefill too: 1.25 + 1/8 s.
+    "a preempted sequence comes back in chunks, and may go again": (
+        SMALL_STEPS_EIGHT_TOKENS,
+        [(0.0, 2, 6), (0.0, 1, 6)],
+        [
+            (0.0, 1.875, "A2 B1"),
+            (1.875, 3.375, "A1 B1"),
+            (3.375, 4.875, "A1 B1"),
+            (4.875, 6.125, "A1"),
+            (6.125, 7.875, "A1 B2"),
+            (7.875, 9.125, "A1"),
+            (9.125, 10.75, "B3"),
+            (10.75, 12.125, "B1"),
+            (12.125, 13.375, "B1"),
+            (13.375, 14.625, "B1"),
         ],
     ),
     # Three sequences of one block each; at the second step A and B need a second one and C goes. C comes

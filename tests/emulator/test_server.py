@@ -3,11 +3,13 @@
 import asyncio
 import json
 import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sidecar.emulator.clock import ClockError
 from sidecar.emulator.costs import StepCosts
 from sidecar.emulator.scheduler import Limits
 from tests.replay import DATA, Splitter, recording
@@ -40,10 +42,11 @@ async def metrics(session, url: str) -> dict[str, float]:
 
 async def until(session, url: str, **wanted: float) -> dict[str, float]:
     """Read the metrics page until it says so."""
-    while True:
-        page = await metrics(session, url)
-        if all(page[f"num_requests_{name}"] == value for name, value in wanted.items()):
-            return page
+    async with asyncio.timeout(30):
+        while True:
+            page = await metrics(session, url)
+            if all(page[f"num_requests_{name}"] == value for name, value in wanted.items()):
+                return page
 
 
 async def test_a_stream_is_complete_and_its_usage_exact(start_engine, session) -> None:
@@ -236,6 +239,22 @@ async def test_refusals_have_the_recorded_status_and_shape(start_engine, session
             theirs["error"]["type"],
             theirs["error"]["code"],
         )
+
+
+async def test_every_stamp_is_of_the_engine_s_own_wall_clock(start_engine, session) -> None:
+    """A year slow: all of them agree with one another, to the second that they are rounded to."""
+    year = 365 * 86_400
+    url = await start_engine(clock=ClockError(offset=-year))
+    before = time.time() - year
+    async with session.post(url + CHAT, json=chat(max_tokens=1, stream=False)) as response:
+        created = (await response.json())["created"]
+        dated = parsedate_to_datetime(response.headers["Date"]).timestamp()
+    async with session.get(f"{url}/v1/models") as response:
+        started = (await response.json())["data"][0]["created"]
+    page = await metrics(session, url)
+    assert page["process_start_time_seconds"] == page["prompt_tokens_created"]
+    assert started == int(page["process_start_time_seconds"]) <= created <= dated
+    assert dated - before < year / 2
 
 
 async def test_models_health_and_version(start_engine, session) -> None:

@@ -166,9 +166,10 @@ async def test_what_did_not_come_is_null_and_every_choice_has_a_line(start_engin
     response = await session.post(url + CHAT, json=chat(5, n=2), headers={"X-Request-Id": "gone"})
     response.close()
     lines: list[dict] = []
-    while len(lines) < 2:
-        async with session.get(f"{url}/emulator/truth") as response:
-            lines = await response.json()
+    async with asyncio.timeout(30):
+        while len(lines) < 2:
+            async with session.get(f"{url}/emulator/truth") as response:
+                lines = await response.json()
     assert lines == [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["choice"] for line in lines] == [0, 1]
     running, waiting = lines
