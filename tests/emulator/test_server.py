@@ -132,6 +132,18 @@ async def test_a_client_that_leaves_before_any_token_frees_its_place(start_engin
     assert page["generation_tokens_total"] == 0
 
 
+async def test_what_comes_through_the_front_end_during_a_step_waits_on_the_page(
+    start_engine, session
+) -> None:
+    url = await start_engine(HOURS, frontend_time=0.001)
+    first = await session.post(url + CHAT, json=chat())
+    await until(session, url, running=1, waiting=0)
+    second = await session.post(url + CHAT, json=chat())
+    await until(session, url, running=1, waiting=1)
+    first.close()
+    second.close()
+
+
 async def test_the_metrics_page_counts_what_the_clients_got(start_engine, session) -> None:
     url = await start_engine(natural_tokens=7)
     bodies = [

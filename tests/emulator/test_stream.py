@@ -93,3 +93,14 @@ async def test_nothing_is_written_to_a_connection_that_is_closing() -> None:
     transport.closing = True
     stream.deliver([0])
     assert transport.writes == []
+
+
+async def test_comments_end_with_the_first_event() -> None:
+    transport, stream = opened()
+    stream.keep_alive(3600.0)
+    stream._comment(3600.0)
+    assert transport.writes == [b"e\r\n: keep-alive\n\n\r\n"], "as recorded: vllm/keepalive/ka_queued"
+    stream.deliver([0])
+    stream._comment(3600.0)
+    assert len(transport.writes) == 2
+    stream.close()
