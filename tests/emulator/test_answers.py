@@ -8,7 +8,7 @@ import pytest
 from sidecar.emulator.answers import answer
 from sidecar.emulator.asked import read_chat
 
-CONTEXT = 30
+CONTEXT = 40
 TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
 THINK = {"chat_template_kwargs": {"enable_thinking": True}}
 
@@ -17,7 +17,7 @@ ANSWERS = {
     "its natural length and an end token": ({}, 9, (10, "stop", 0)),
     "the limit": ({"max_tokens": 4}, 9, (4, "length", 0)),
     "the limit, also when it is more than natural": ({"max_tokens": 12}, 9, (12, "length", 0)),
-    "no more than the context has room for": ({}, 100, (24, "length", 0)),
+    "no more than the context has room for": ({}, 100, (34, "length", 0)),
     "a call": (TOOLS, 9, (22, "tool_calls", 12)),
     "a call that the limit cuts before its name": (TOOLS | {"max_tokens": 5}, 9, (5, "length", None)),
     "thinking begins after its tag": (THINK, 9, (10, "stop", 1)),
