@@ -4,6 +4,7 @@
     answers    what the model says: one piece a token
     costs      PURE: the work of one step -> how long it takes
     kv_cache   PURE: blocks of tokens, and the prefix cache over them
+    sequence   what one sequence has to do and where its time went
     scheduler  PURE: arrivals and lengths in, steps with their tokens out; time is an argument
     clock      PURE: a wall clock that may be wrong
     wire       pieces -> the bytes that vLLM sends

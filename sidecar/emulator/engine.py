@@ -1,22 +1,25 @@
 """The shell around the scheduler: one timer, set to the planned end of the running step.
 
 When it fires, every token of the step is handed to its request, and each request writes once. Deadlines
-are absolute, so a late wake-up delays one step's bytes and nothing after it. Times are the event loop's
-(`time.monotonic`).
+are absolute, so a late wake-up delays one step's bytes and nothing after it. Times are `time.monotonic`'s,
+not the event loop's, which uvloop has in milliseconds only.
 """
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 
 from sidecar.core.tracecontext import TraceContext
 from sidecar.emulator.answers import Answer, answer
 from sidecar.emulator.asked import Asked
 from sidecar.emulator.kv_cache import block_hashes
 from sidecar.emulator.options import Options
-from sidecar.emulator.scheduler import Scheduler, Sequence, Step, Token, Work
+from sidecar.emulator.scheduler import Scheduler, Step
+from sidecar.emulator.sequence import Sequence, Token, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +76,7 @@ class Engine:
 
     def __init__(self, options: Options, watchers: Watchers) -> None:
         self._loop = asyncio.get_running_loop()
-        self.started = self._loop.time()
+        self.started = monotonic()
         self.scheduler = Scheduler(options.limits, options.costs, options.seed, self.started)
         self._options, self._watchers = options, watchers
         self._numbers = itertools.count()
@@ -95,7 +98,7 @@ class Engine:
         limit: int | None = None,
     ) -> Run:
         """A request arrives now; the arguments are those of a Run."""
-        now = self._loop.time()
+        now = monotonic()
         prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
         sequences = tuple(
             self._queue(prompt, said, now) for prompt, said in zip(prompts, answers, strict=True)
@@ -130,7 +133,7 @@ class Engine:
 
     def turn(self) -> None:
         """Hand out every token of the steps that have ended by now, and sleep until the next."""
-        now = self._loop.time()
+        now = monotonic()
         touched: dict[Run, None] = {}
         while (step := self.scheduler.advance(now)) is not None:
             self._watchers.on_step(step)
@@ -147,7 +150,9 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         at = self.scheduler.next_at()
-        self._timer = None if at is None else self._loop.call_at(at, self.turn)
+        self._timer = (
+            None if at is None else self._loop.call_later(_milliseconds(at - monotonic()), self.turn)
+        )
 
     def _give(self, token: Token, at: float) -> Run:
         run, choice = self._places[token.sequence]
@@ -172,3 +177,8 @@ class Engine:
         hashes = block_hashes(prompt, self._options.limits.block_size)
         frontend = self._options.frontend_time + self._options.frontend_per_token * len(prompt)
         return self.scheduler.submit(Work(len(prompt), len(said.pieces), hashes), now, frontend)
+
+
+def _milliseconds(delay: float) -> float:
+    """Rounded up, as both event loops can do no better, and one would wake up before the time."""
+    return max(0, math.ceil(delay * 1000)) / 1000

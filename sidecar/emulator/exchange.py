@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from sidecar.emulator.asked import Asked
 from sidecar.emulator.clock import WallClock
 from sidecar.emulator.engine import Engine, Run
 from sidecar.emulator.options import Fault, Options
-from sidecar.emulator.scheduler import Sequence
+from sidecar.emulator.sequence import Sequence
 from sidecar.emulator.spans import trace_of
 from sidecar.emulator.stream import Stream
 
@@ -107,7 +108,7 @@ class Exchange:
         return stream
 
     def _reply(self) -> wire.Reply:
-        created = int(self.clock.at(asyncio.get_running_loop().time()))
+        created = int(self.clock.at(time.monotonic()))
         answers = self.engine.answers(self.wants)
         return wire.Reply(self.wants, answers, self.endpoint.id_prefix + self.name, created)
 

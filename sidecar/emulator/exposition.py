@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 from sidecar.emulator import families
 from sidecar.emulator.clock import WallClock
 from sidecar.emulator.engine import Ended, Run
-from sidecar.emulator.scheduler import Limits, Phases, Scheduler, Sequence, Step
+from sidecar.emulator.scheduler import Limits, Scheduler, Step
+from sidecar.emulator.sequence import Phases, Sequence
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 LABELS = ("engine", "model_name")

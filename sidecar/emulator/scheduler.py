@@ -10,19 +10,16 @@ the waiting ones, first come first served, while there are sequence slots and KV
 prefix cache costs nothing. When a running sequence finds no block, the one admitted last is preempted: it
 loses its blocks, goes to the head of the queue and is recomputed later; nothing is admitted in that step.
 A sequence whose tokens are all computed gets one more token when the step ends.
-
-`arrived` is when the front end has the request, `queued` when the scheduler does, `started` the beginning
-of the step that admits it first, `first` and `last` the ends of the steps that give those tokens.
 """
 
 import heapq
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sidecar.emulator.costs import StepCosts, StepLoad
-from sidecar.emulator.kv_cache import BlockHash, KvCache
+from sidecar.emulator.kv_cache import KvCache
+from sidecar.emulator.sequence import Sequence, Token, Work
 
 NOTHING = StepLoad(0, 0, 0)
 
@@ -44,81 +41,6 @@ class Limits:
         """The most tokens that can ever be computed of one sequence."""
         kv_tokens = self.kv_blocks * self.block_size
         return kv_tokens if self.chunked_prefill else min(kv_tokens, self.max_step_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One sequence to generate: at least one prompt token and one output token."""
-
-    prompt_tokens: int
-    output_tokens: int
-    hashes: tuple[BlockHash, ...] = ()
-    """Of the prompt's full blocks."""
-
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """One sequence and what became of it so far. Instants are planned ones, `None` until they came."""
-
-    number: int
-    work: Work
-    arrived: float
-    queued: float
-    started: float | None = None
-    first: float | None = None
-    last: float | None = None
-    tokens: int = 0
-    """Output tokens so far."""
-    cached_tokens: int = 0
-    """Prompt tokens that the prefix cache had when it was admitted first."""
-    preemptions: int = 0
-    longest_gap: float = 0.0
-    left: bool = False
-    computed: int = 0
-    """Tokens, of prompt and output, that are in the KV cache."""
-    prefill_until: int = 0
-    """Tokens that it had when it was admitted: what is computed below this is prefill."""
-    blocks: list[int] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        """Prompt and output tokens so far."""
-        return self.work.prompt_tokens + self.tokens
-
-    @property
-    def finished(self) -> bool:
-        """All its tokens were given."""
-        return self.tokens >= self.work.output_tokens
-
-    @property
-    def phases(self) -> "Phases | None":
-        """What its time went into; `None` until it has finished."""
-        if self.started is None or self.first is None or self.last is None or not self.finished:
-            return None
-        queue, prefill, decode = self.started - self.queued, self.first - self.started, self.last - self.first
-        return Phases(self.first, self.last, queue, prefill, decode)
-
-
-class Phases(NamedTuple):
-    """Seconds: queued to admitted, to the first token, to the last; and the instants of those two.
-
-    The wait after a preemption is part of prefill or decode, as with vLLM.
-    """
-
-    first: float
-    last: float
-    queue: float
-    prefill: float
-    decode: float
-
-
-class Token(NamedTuple):
-    """A sequence was given its `number`-th token (from 0); `gap`: seconds since the one before, if any."""
-
-    sequence: Sequence
-    number: int
-    gap: float | None
-    ends: bool
 
 
 @dataclass(slots=True)

@@ -45,7 +45,6 @@ class Server:
             options.models[0], options.limits, self.context, self.clock, self.engine.scheduler
         )
         self._exporter = None if options.otlp is None else Exporter(options.otlp, options.otlp_delay)
-        self._loop = asyncio.get_running_loop()
         self._requests = 0
 
     def application(self) -> web.Application:
@@ -114,7 +113,7 @@ class Server:
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Server"] = "uvicorn"
         response.headers["Vary"] = "Origin"
-        response.headers["Date"] = formatdate(self.clock.at(self._loop.time()), usegmt=True)
+        response.headers["Date"] = formatdate(self.clock.at(time.monotonic()), usegmt=True)
         if self.options.api.request_id_headers:
             response.headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 

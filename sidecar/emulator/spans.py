@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.core.tracecontext import RANDOM_BYTES, TraceContext, derive
 from sidecar.emulator.clock import WallClock
 from sidecar.emulator.engine import Ended
-from sidecar.emulator.scheduler import Phases
+from sidecar.emulator.sequence import Phases
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span

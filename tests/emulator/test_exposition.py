@@ -12,7 +12,8 @@ from sidecar.emulator.engine import Ended, Run
 from sidecar.emulator.exposition import Exposition
 from sidecar.emulator.families import lengths
 from sidecar.emulator.kv_cache import block_hashes
-from sidecar.emulator.scheduler import Limits, Scheduler, Sequence, Work
+from sidecar.emulator.scheduler import Limits, Scheduler
+from sidecar.emulator.sequence import Sequence, Work
 
 COSTS = StepCosts(fixed=1.0, per_prefill_token=0.125, per_sequence=0.25)
 ASKED = read_chat(json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode(), ("m",), 500)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sidecar.emulator.costs import StepCosts
 from sidecar.emulator.kv_cache import block_hashes
-from sidecar.emulator.scheduler import Limits, Scheduler, Sequence, Step, Work
+from sidecar.emulator.scheduler import Limits, Scheduler, Step
+from sidecar.emulator.sequence import Sequence, Work
 
 COSTS = StepCosts(fixed=1.0, per_prefill_token=0.125, per_sequence=0.25)
 ROOMY = Limits(max_sequences=8, max_step_tokens=100, kv_blocks=100, block_size=2)

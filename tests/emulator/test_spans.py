@@ -10,7 +10,7 @@ from sidecar.emulator.answers import Answer, Piece
 from sidecar.emulator.asked import read_chat, read_completion
 from sidecar.emulator.clock import ClockError, WallClock
 from sidecar.emulator.engine import Ended, Run
-from sidecar.emulator.scheduler import Sequence, Work
+from sidecar.emulator.sequence import Sequence, Work
 from sidecar.emulator.spans import attributes, export_request, span_of, trace_of
 from tests.replay import DATA
 
