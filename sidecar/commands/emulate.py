@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 could not listen, 2 wrong options."""
     try:
         options = _options(args)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(options, args.listen, _announce))
+        asyncio.run(serve(options, args.listen, _announce))
     except OptionsError as wrong:
         print(f"sidecar emulate: {wrong}", file=sys.stderr)
         return 2
@@ -192,15 +191,6 @@ def _api_options(args: argparse.Namespace) -> Api:
 
 def _announce(listen: str) -> None:
     print(json.dumps({"event": "ready", "listen": listen}), flush=True)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it can be had: it writes for less."""
-    if not _is_installed("uvloop"):
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 def _is_installed(module: str) -> bool:
