@@ -10,7 +10,6 @@ from sidecar.emulator.clock import ClockError, WallClock
 from sidecar.emulator.costs import StepCosts
 from sidecar.emulator.engine import Ended, Run
 from sidecar.emulator.exposition import Exposition
-from sidecar.emulator.families import lengths
 from sidecar.emulator.kv_cache import block_hashes
 from sidecar.emulator.scheduler import Limits, Scheduler
 from sidecar.emulator.sequence import Sequence, Work
@@ -146,8 +145,3 @@ def test_tool_calls_are_a_stop_to_the_engine() -> None:
         rig.exposition.stepped(step)
     rig.end(sequence, "tool_calls")
     assert rig.page()["request_success_total stop"] == 1
-
-
-def test_buckets_of_lengths_end_at_the_context() -> None:
-    assert lengths(500) == (1, 2, 5, 10, 20, 50, 100, 200, 500)
-    assert lengths(499)[-1] == 200
