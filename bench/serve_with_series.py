@@ -10,7 +10,7 @@ import itertools
 import sys
 
 from sidecar import app
-from sidecar.catalogue import FAMILIES, LABELS, Family
+from sidecar.catalogue import LABELS, STORED, Family
 from sidecar.commands import serve
 from sidecar.config import MetricsConfig
 from sidecar.metrics import Metrics
@@ -23,7 +23,7 @@ def label_values(family: Family, model: str) -> list[str]:
 
 def fill(metrics: Metrics, histograms: int, detail: str) -> None:
     shown = ("basic", detail)
-    families = [f for f in FAMILIES if f.kind == "histogram" and "model" in f.labels and f.detail in shown]
+    families = [f for f in STORED if f.kind == "histogram" and "model" in f.labels and f.detail in shown]
     series = ((family, f"bench-model-{n}") for n in itertools.count() for family in families)
     for family, model in itertools.islice(series, histograms):
         histogram = metrics.histogram(family.name, *label_values(family, model))

@@ -8,11 +8,15 @@ The map, from the outside in:
               core.framing -> core.dialects -> core.timeline -> RequestRecord
                                                                      |
                                               metrics . history . admin page
+                                                                     ^
+    engine's metrics page -> scraper -> engines (tables) -> EngineSignals -> engine_view
 
 `cli` and `commands` are what people type; `app` names every part once and puts them together.
 `proxy` moves the bytes and stamps them (`front` faces the clients, `upstream` and `pool` the engine,
 `relay` joins the two); it never waits for anything that observes.
 `core` is pure: bytes, values and times go in, values come out. It knows no socket, clock or log.
+`engines` holds what each engine calls its signals, as tables; `scraper` reads the engine's metrics page by
+them, never in the way of a relayed byte, and `engine_view` shows what it says under our names.
 `catalogue` holds every exported name as data; `metrics` is the store behind `/metrics`;
 `config` is the only reader of files and environment.
 `emulator` is an engine with known timing, for the demo and the tests.

@@ -128,8 +128,8 @@ class _Pages:
     async def requests(self, _request: web.Request) -> web.Response:
         """`GET /api/requests`: counts and times of single requests."""
         views: dict[str, list[Any]] = {"recent": [], "slowest": [], "failed": []}
-        for index, (view, record) in enumerate(self._history.rows(monotonic()), 1):
-            views[view].append(record.as_json())
+        for index, (view, kept) in enumerate(self._history.rows(monotonic()), 1):
+            views[view].append(kept.as_json())
             if not index % _ROWS_A_TURN:
                 await asyncio.sleep(0)
         return web.json_response(views)

@@ -3,24 +3,28 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import signal
 import ssl
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from urllib.parse import urlsplit
 
 from sidecar import admin, catalogue, served
-from sidecar.config import Config
+from sidecar.config import Config, ConfigError, EngineConfig
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
+from sidecar.joins import Joins
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
 from sidecar.proxy.proxy import Overhead
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
+from sidecar.scraper import Scraper
 
 log = logging.getLogger("sidecar")
 
@@ -28,7 +32,6 @@ log = logging.getLogger("sidecar")
 # to nothing; at CPython's own 700 it would look for it several times a request in flight.
 GC_THRESHOLDS = (20_000, 20, 50)
 SUPPORTED_AIOHTTP = "3.14"
-LOG_LINE = '{"time": "%(asctime)s", "level": "%(levelname)s", "logger": "%(name)s", "message": "%(message)s"}'
 
 
 class StartError(Exception):
@@ -38,8 +41,8 @@ class StartError(Exception):
 class Sinks:
     """What becomes of an observation: metrics, history, the gauges of open streams."""
 
-    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels) -> None:
-        self._metrics, self._history, self._labels = metrics, history, labels
+    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels, joins: Joins) -> None:
+        self._metrics, self._history, self._labels, self._joins = metrics, history, labels, joins
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
@@ -56,14 +59,15 @@ class Sinks:
         # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
         labels = self._labels.values(observer.headers)
         self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
-        self._history.add(record)
+        self._joins.finished(self._history.add(record))
 
     def undecodable(self) -> None:
         """A compressed body could not be read."""
         self._metrics.child("llm_sidecar_observer_errors_total", "decode").inc()
 
-    def measure_open(self, now: float) -> None:
+    def measure_open(self, now: float, proxy: Proxy) -> None:
         """Silent streams and requests in flight, as they are now."""
+        proxy.unseen.show()
         streams = [o.observation for o in self.open if o.observation.streaming]
         self._metrics.set_silence([o.silent_since(now) for o in streams])
         self._metrics.set_in_flight([(o.observation.model, o.observation.operation) for o in self.open])
@@ -76,6 +80,30 @@ def upstream_of(url: str) -> Upstream:
     return Upstream(parts.hostname or "127.0.0.1", parts.port or (443 if tls else 80), tls)
 
 
+def engine_scraper(config: EngineConfig, upstream: str, metrics: Metrics) -> Scraper:
+    """What reads the engine's page, and shows it on ours. Raises StartError when its key can't be had."""
+    try:
+        config.api_key()
+        secure = any(url.startswith("https:") for url in config.metrics or (upstream,))
+        tls = ssl.create_default_context(cafile=config.ca_file or None) if secure else True
+    except ConfigError as wrong:
+        raise StartError(str(wrong)) from None
+    except OSError as wrong:  # SSLError too
+        raise StartError(f"engine.ca_file: can't be read: {wrong.strerror}") from None
+    scraper = Scraper(config, upstream, metrics.model_label, tls)
+    metrics.foreign = scraper.families
+    return scraper
+
+
+def engine_key(config: EngineConfig) -> str:
+    """The engine's API key as it is now; empty when there is none, or it can't be read any more."""
+    try:
+        return config.api_key()
+    except ConfigError as wrong:
+        log.warning("%s", wrong)
+        return ""
+
+
 async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     """Run the sidecar; `announce(listen, admin)` is called when it is ready. Returns the exit code.
 
@@ -84,14 +112,13 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     wrong = await failure()
     if wrong is not None:
         raise StartError(f"the self-test failed: {wrong}; supported aiohttp: {SUPPORTED_AIOHTTP}.x")
-    logging.basicConfig(level=config.log.level.upper(), format=LOG_LINE, stream=sys.stderr)
+    _log_json_lines(config.log.level)
     stop = asyncio.Event()
     _on_signals(stop)
     labels = RequestLabels(config.labels)
     metrics = Metrics(config.metrics, labels)
     history = History()
-    sinks = Sinks(metrics, history, labels)
-    metrics.refresh = lambda: sinks.measure_open(monotonic())
+    sinks = Sinks(metrics, history, labels, Joins(metrics))
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
@@ -102,8 +129,12 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     proxy.overhead = Overhead(
         *(metrics.histogram("llm_sidecar_overhead_seconds", stage).observe for stage in Overhead._fields)
     )
+    metrics.refresh = lambda: sinks.measure_open(monotonic(), proxy)
     proxy.on_lag = metrics.child("llm_sidecar_event_loop_lag_seconds").observe
-    state = served.ServedModels(config.upstream, config.models, metrics.learn_models)
+    scraper = engine_scraper(config.engine, config.upstream, metrics) if config.engine.enabled else None
+    state = served.ServedModels(
+        config.upstream, config.models, metrics.learn_models, partial(engine_key, config.engine)
+    )
 
     def ready() -> tuple[bool, str]:
         if stop.is_set():
@@ -117,7 +148,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)
         stack.push_async_callback(proxy.stop)
-        watching = asyncio.create_task(state.watch())
+        watching = [asyncio.create_task(state.watch())]
+        if scraper is not None:
+            watching.append(asyncio.create_task(_scrape(scraper, state)))
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         announce(f"{listen_host}:{listen_port}", admin_address)
@@ -125,9 +158,27 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         log.info("draining")
         ended = await proxy.drain(config.drain.grace, config.drain.limit)
         log.info("drained" if ended else "drain limit reached: open requests are cut")
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
     return 0
+
+
+async def _scrape(scraper: Scraper, state: served.ServedModels) -> None:
+    await state.asked.wait()  # a page read before that would have its models as `other`
+    await scraper.run()
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        said = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
+        return json.dumps({**said, "message": super().format(record)})
+
+
+def _log_json_lines(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -50,6 +50,35 @@ OUTCOMES: Final = (
 ITL_BASES: Final = ("per_chunk_usage", "chunks")
 TPOT_BASES: Final = ("usage", "chunks")
 SILENCES: Final = (2, 10, 60)  # seconds
+PHASES: Final = ("queue", "prefill", "decode", "ttft", "itl", "e2e")
+SIGNALS: Final = (
+    "requests_running",
+    "requests_waiting",
+    "kv_cache_usage_ratio",
+    "preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "input_tokens",
+    "output_tokens",
+    "requests_finished",
+    "spec_tokens",
+    *PHASES,
+)
+JOINED_PHASES: Final = (
+    "upload", "connect", "queue", "prefill", "unattributed", "decode", "stretch", "ttft", "generation",
+)  # fmt: skip
+FINISH_REASONS: Final = ("stop", "length", "abort", "error", "repetition", "finished", OTHER)
+SPEC_TOKENS: Final = ("draft", "accepted")
+SCRAPE_FAILURES: Final = (
+    "unreachable",
+    "timeout",
+    "unauthorized",
+    "status",
+    "too_large",
+    "not_metrics",
+    "unknown_engine",
+    "several_engines",
+)
 
 LABELS: Final[dict[str, tuple[str, ...]]] = {
     "model": (),  # a served name or `other`
@@ -59,9 +88,18 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "basis": ("per_chunk_usage", "usage", "chunks"),
     "during": ("reasoning", "output", "tool_call"),
     "older_than": tuple(str(seconds) for seconds in SILENCES),
+    "signal": SIGNALS,
+    "phase": (*JOINED_PHASES, *(phase for phase in PHASES if phase not in JOINED_PHASES)),
+    "kind": SPEC_TOKENS,
+    "engine_instance": (),  # host:port
+    "engine": (),
     "stage": (),  # the rest is what the sidecar's own code names
     "reason": (),
     "result": (),
+    "status": ("ok", "missing", "negative", "ambiguous"),
+    "source": ("in_band", "span", "none"),
+    "size": ("256", "1k", "4k", "16k", "64k", "inf"),  # uncached input tokens up to
+    "term": ("n", "x", "y", "xx", "xy"),
     "label": (),
     "version": (),
     "digest": (),
@@ -310,6 +348,87 @@ OUTPUT_LENGTH = _lengths(
     "llm_request_output_tokens", _BY_OPERATION, "Output tokens of a request, from usage."
 )
 
+# --- what the engine says about itself: its own values, as they were when its page was last read
+
+_INSTANCE = ("engine_instance",)
+_BY_MODEL = ("engine_instance", "model")
+
+ENGINE_INFO = _info(
+    "llm_engine_info",
+    ("engine_instance", "engine", "version"),
+    "Which engine answers; the version is empty where it does not tell.",
+)
+ENGINE_UP = _gauge(
+    "llm_engine_up", _INSTANCE, "1 when the last scrape gave a page that was understood, else 0."
+)
+ENGINE_SCRAPE_DURATION = _gauge(
+    "llm_engine_scrape_duration_seconds",
+    _INSTANCE,
+    "How long the engine took to give its page, the last time it did.",
+    unit="seconds",
+)
+ENGINE_SCRAPE_AGE = _gauge(
+    "llm_engine_scrape_age_seconds",
+    _INSTANCE,
+    "Time since the engine last gave its page; older than three intervals, its values are left out.",
+    unit="seconds",
+)
+ENGINE_SCRAPE_FAILURES = _counter(
+    "llm_engine_scrape_failures_total",
+    ("engine_instance", "reason"),
+    f"Scrapes without a usable page; reason: {', '.join(SCRAPE_FAILURES)}.",
+)
+ENGINE_RESETS = _counter(
+    "llm_engine_resets_total", _INSTANCE, "Times that the counters of the engine began anew."
+)
+ENGINE_SIGNAL = _gauge(
+    "llm_engine_signal_available",
+    ("engine_instance", "signal"),
+    "1 when the page has this signal, 0 when it is missing there.",
+)
+ENGINE_RUNNING = _gauge(
+    "llm_engine_requests_running", _BY_MODEL, "Requests in the batch, as the engine counts them."
+)
+ENGINE_WAITING = _gauge("llm_engine_requests_waiting", _BY_MODEL, "Requests in the queue of the engine.")
+ENGINE_KV_USAGE = _gauge(
+    "llm_engine_kv_cache_usage_ratio",
+    _BY_MODEL,
+    "Share of the KV cache in use, of the fullest engine process behind the address.",
+)
+ENGINE_PREEMPTIONS = _counter(
+    "llm_engine_preemptions_total", _BY_MODEL, "Requests that were pushed back to the queue."
+)
+ENGINE_PREFIX_QUERIES = _counter(
+    "llm_engine_prefix_cache_queries_total", _BY_MODEL, "Input tokens looked up in the prefix cache."
+)
+ENGINE_PREFIX_HITS = _counter(
+    "llm_engine_prefix_cache_hits_total", _BY_MODEL, "Input tokens found in the prefix cache."
+)
+ENGINE_INPUT_TOKENS = _counter(
+    "llm_engine_input_tokens_total", _BY_MODEL, "Input tokens, cached ones included.", unit="tokens"
+)
+ENGINE_OUTPUT_TOKENS = _counter(
+    "llm_engine_output_tokens_total", _BY_MODEL, "Generated tokens.", unit="tokens"
+)
+ENGINE_FINISHED = _counter(
+    "llm_engine_requests_finished_total",
+    (*_BY_MODEL, "reason"),
+    f"Requests that ended in the engine; reason: {', '.join(FINISH_REASONS)} (finished: not told which).",
+)
+ENGINE_SPEC_TOKENS = _counter(
+    "llm_engine_spec_tokens_total",
+    (*_BY_MODEL, "kind"),
+    "Speculative decoding: tokens drafted, and of those accepted.",
+    unit="tokens",
+)
+ENGINE_PHASE = Family(
+    "llm_engine_phase_seconds",
+    "histogram",
+    (*_BY_MODEL, "phase"),
+    "Durations that the engine measured, in its own buckets; docs/engines.md says between which events.",
+    "seconds",
+)
+
 # --- the sidecar itself
 
 BUILD_INFO = _info("llm_sidecar_build_info", ("version",), "The sidecar's version.")
@@ -318,7 +437,8 @@ OVERHEAD = _seconds(
     "llm_sidecar_overhead_seconds",
     ("stage",),
     OVERHEAD_BUCKETS,
-    "Time that a request head, a response head or a chunk spent inside the sidecar.",
+    "Time between a read and the write it led to: of a request head on a pooled connection, of a response "
+    "head, of one piece of a body in 16.",
 )
 LOOP_LAG = _seconds(
     "llm_sidecar_event_loop_lag_seconds",
@@ -348,14 +468,53 @@ EDITS = _counter(
     "Requests that could be asked for usage (usage.inject), and why not; events taken out of answers.",
 )
 
+PHASE = _seconds(
+    "llm_phase_seconds",
+    ("model", "phase"),
+    FIRST_TOKEN_BUCKETS,
+    "Phases of joined requests, and their totals `ttft` and `generation`: the means of the parts add up to "
+    "the mean of the total. queue, prefill, decode are the engine's own durations; unattributed is network, "
+    "parsing, tokenisation, text held back; stretch is delivery and back-pressure.",
+)
+PHASE_NEGATIVE = _counter(
+    "llm_phase_negative_seconds_total",
+    ("model", "phase"),
+    "What a phase was below zero: it counts as 0 in the histogram.",
+    unit="seconds",
+)
+JOINS = _counter(
+    "llm_join_requests_total",
+    ("model", "status", "source"),
+    "Requests that came to a first token, or to a whole answer in one piece, by whether the engine's "
+    "durations were joined to them.",
+)
+PREFILL_FIT = _counter(
+    "llm_prefill_fit_total",
+    ("model", "size", "term"),
+    "Sums over joined requests with known cached tokens, of x = uncached input kilotokens and y = prefill "
+    "seconds, for the slope (n*xy - x*y) / (n*xx - x*x) over any window.",
+)
+
 CLIENT_VIEW: Final = (
     REQUESTS, IN_FLIGHT, REQUEST_DURATION, HEADERS_TIME, TTFB, TTFT, TTFO, REASONING, ICL, ITL, TPOT,
     STALL, STALLS, STALLED_REQUESTS, SILENT_STREAMS, OLDEST_SILENCE, INPUT_TOKENS, CACHED_INPUT_TOKENS,
     OUTPUT_TOKENS, REASONING_TOKENS, WITHOUT_USAGE, STREAM_CHUNKS, STREAM_READS, BUFFERED, WRITE_WAIT,
     UPLOAD, INPUT_LENGTH, OUTPUT_LENGTH,
 )  # fmt: skip
+JOINED: Final = (PHASE, PHASE_NEGATIVE, JOINS, PREFILL_FIT)
+ENGINE_VIEW: Final = (
+    ENGINE_INFO, ENGINE_UP, ENGINE_SCRAPE_DURATION, ENGINE_SCRAPE_AGE, ENGINE_SCRAPE_FAILURES,
+    ENGINE_RESETS, ENGINE_SIGNAL, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREEMPTIONS,
+    ENGINE_PREFIX_QUERIES, ENGINE_PREFIX_HITS, ENGINE_INPUT_TOKENS, ENGINE_OUTPUT_TOKENS,
+    ENGINE_FINISHED, ENGINE_SPEC_TOKENS, ENGINE_PHASE,
+)  # fmt: skip
 ITSELF: Final = (
     BUILD_INFO, CONFIG_INFO, OVERHEAD, LOOP_LAG, OBSERVER_ERRORS, LABEL_OVERFLOW, REJECTED, RETRIES,
     EDITS,
 )  # fmt: skip
-FAMILIES: Final = (*CLIENT_VIEW, *ITSELF)
+STORED: Final = (
+    *CLIENT_VIEW,
+    *JOINED,
+    *ITSELF,
+)  # what the store keeps; the engine view is read anew each time
+FAMILIES: Final = (*CLIENT_VIEW, *JOINED, *ENGINE_VIEW, *ITSELF)

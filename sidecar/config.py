@@ -39,6 +39,10 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
+SECRET_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-goog-api-key"}
+)
+
 MIN_SERIES = 5000  # a page that knows no model by its name needs up to half of it
 
 
@@ -106,6 +110,26 @@ def _url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def _page_url(value: str) -> str:
+    """The URL of a metrics page; without a path it is looked for. A password is not repeated."""
+    try:
+        parts = urlsplit(value)
+        right = (
+            parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        right = False
+    if not right or not value.isprintable() or " " in value:
+        raise ValueError("not the URL of a metrics page; write http://HOST:PORT or http://HOST:PORT/PATH")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise ValueError("holds a user name, password or fragment; a key goes to api_key_env or api_key_file")
+    if parts.path.rstrip("/") == "/perf_metrics":
+        raise ValueError(
+            "reading it takes the engine's records away; TensorRT-LLM's page is /prometheus/metrics"
+        )
+    return value
+
+
 def _list(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -117,6 +141,8 @@ Url = Annotated[str, AfterValidator(_url), "URL"]
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], BeforeValidator(_list), "list"
 ]
+PageUrl = Annotated[str, AfterValidator(_page_url)]
+PageUrls = Annotated[tuple[PageUrl, ...], Field(max_length=64), BeforeValidator(_list), "list"]
 Count = Annotated[int, Field(ge=1, le=1_000_000), "number over 0"]
 
 
@@ -130,7 +156,9 @@ def _label_name(value: str) -> str:
 
 def _header_name(value: str) -> str:
     if not _HEADER_NAME.fullmatch(value):
-        raise ValueError("not a header name; write it as x-tenant")
+        raise ValueError("not a header name; a name such as x-tenant has letters, digits and dashes")
+    if value.lower() in SECRET_HEADERS:
+        raise ValueError("holds secrets, and labels are read by everybody; take another header")
     return value
 
 
@@ -207,13 +235,78 @@ class Usage(_Section):
 
 
 class RequestLabel(_Section):
-    """A further label on the counters of requests and tokens, from a request header."""
+    """A further label on the counters of requests and tokens (no histogram has it), from a request header."""
 
     header: HeaderName = Field(description="whose value is the label; without it the label is empty")
     allow: Names = Field(default=(), description="values that become labels; others are `other`")
     max: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=50, description="without `allow`: so many different values, further ones are `other`"
     )
+
+
+class EngineConfig(_Section):
+    """The engine's own metrics page, from which the engine view is read."""
+
+    enabled: bool = Field(default=True, description="`false` leaves the page alone and the engine view empty")
+    kind: Literal[
+        "auto",
+        "vllm",
+        "sglang",
+        "llama.cpp",
+        "tensorrt_llm",
+        "tgi",
+        "lmdeploy",
+        "dynamo",
+        "triton",
+        "nim",
+        "ollama",
+    ] = Field(default="auto", description="where the page is looked for; what is on it tells the rest")
+    metrics: PageUrls = Field(
+        default=(),
+        description="URLs of the pages; none: looked for at `upstream`; a name of several addresses is "
+        "so many pages",
+    )
+    interval: Duration = Field(
+        default=0.0,
+        description="between two readings; `0s`: 5s, or 100 times what a reading takes if that is longer",
+    )
+    timeout: Positive = Field(default=10.0, description="for one reading")
+    api_key_env: str = Field(
+        default="",
+        description="the environment variable that holds the engine's API key, sent as a bearer token",
+    )
+    api_key_file: str = Field(
+        default="", description="the file that holds the API key; goes before `api_key_env`"
+    )
+    ca_file: str = Field(default="", description="certificates to trust, PEM; empty: those of the system")
+
+    @model_validator(mode="after")
+    def _readable(self) -> "EngineConfig":
+        pages = [urlsplit(url) for url in self.metrics]
+        if self.kind == "tensorrt_llm" and any(page.path.rstrip("/") == "/metrics" for page in pages):
+            raise ValueError(
+                "metrics: reading TensorRT-LLM's /metrics takes records away; write /prometheus/metrics"
+            )
+        if len({page.netloc for page in pages}) < len(pages):
+            raise ValueError("metrics: two pages of one address; keep one")
+        return self
+
+    def api_key(self, environment: Mapping[str, str] | None = None) -> str:
+        """The key as it is now, empty for none. Raises ConfigError when it can't be had."""
+        environment = os.environ if environment is None else environment
+        if self.api_key_file:
+            try:
+                key = Path(self.api_key_file).read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as failed:
+                reason = getattr(failed, "strerror", None) or "not UTF-8 text"
+                raise ConfigError([f"engine.api_key_file: can't be read: {reason}"]) from None
+        else:
+            key = environment.get(self.api_key_env, "") if self.api_key_env else ""
+            if self.api_key_env and not key:
+                raise ConfigError([f"engine.api_key_env: the variable {self.api_key_env} is not set"])
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(["engine: the API key holds characters that a header can't carry"])
+        return key
 
 
 class Ready(_Section):
@@ -223,7 +316,7 @@ class Ready(_Section):
 
 
 class Log(_Section):
-    """JSON lines on standard error."""
+    """JSON lines on standard error: drain, trouble with the engine. Never what was asked or answered."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least severity shown"
@@ -246,6 +339,7 @@ class Config(_Section):
     drain: Drain = Drain()
     metrics: MetricsConfig = MetricsConfig()
     usage: Usage = Usage()
+    engine: EngineConfig = EngineConfig()
     labels: Annotated[dict[LabelName, RequestLabel], Field(max_length=5)] = Field(
         default_factory=dict, description="name: where its value comes from"
     )
@@ -256,6 +350,9 @@ class Config(_Section):
     def _two_ports(self) -> "Config":
         if self.listen == self.admin and self.listen_address[1]:
             raise ValueError("admin: the same address as listen; give it a port of its own")
+        engine = urlsplit(self.upstream)
+        if self.listen_address[1] and (engine.hostname, engine.port) == self.listen_address:
+            raise ValueError("upstream: the same address as listen; the sidecar would ask itself")
         return self
 
     @property

@@ -33,7 +33,7 @@ def line(error: Any, root: type[BaseModel], sources: Mapping[str, str]) -> str:
     loc = error["loc"]
     if not loc:  # of the whole: it names the path itself
         return str(error["msg"]).removeprefix("Value error, ")
-    path = ".".join(str(part) for part in loc)
+    path = ".".join(str(part) for part in loc if part != "[key]")
     source = sources.get(path)
     return f"{path}: {_message(error, loc, root)}{f' (given by {source})' if source else ''}"
 
@@ -45,7 +45,8 @@ def _message(error: Any, loc: tuple[str | int, ...], root: type[BaseModel]) -> s
         return str(error["ctx"]["error"])
     if error["type"] != "missing" and error.get("input") is None:
         return "has no value; give it one or remove the key"
-    message = _WRONG.get(error["type"])
+    nested = error["type"] == "missing" and len(loc) > 1
+    message = "is required" if nested else _WRONG.get(error["type"])
     if message is None:
         return str(error["msg"])
     facts = {**error.get("ctx", {}), "name": loc[-1], "upper": str(loc[-1]).upper()}

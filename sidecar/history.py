@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from heapq import heappush, heappushpop, nlargest
 from typing import NamedTuple
 
+from sidecar.core.join import PhaseBreakdown
 from sidecar.core.record import RequestRecord
 
 HOUR = 3600.0
@@ -18,38 +19,60 @@ STEP = 300.0  # the hour passes in such steps, so that the slowest of what is le
 NOT_FAILED = frozenset({"completed", "client_error"})
 
 
+class Kept:
+    """A request of the history; its phases are filled in when they are known."""
+
+    __slots__ = ("phases", "record")
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.record = record
+        self.phases: PhaseBreakdown | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The row of `/api/requests`."""
+        phases = self.phases
+        joined = None if phases is None else {"status": phases.status, "source": phases.source}
+        return {
+            **self.record.as_json(),
+            "join": joined,
+            "phases": None if phases is None else phases.parts(),
+        }
+
+
 class _Slow(NamedTuple):
-    """Orders records by how long was waited; the serial number keeps records from being compared."""
+    """Orders requests by how long was waited; the serial number keeps them from being compared."""
 
     seconds: float
     serial: int
-    record: RequestRecord
+    kept: Kept
 
 
 class History:
     """The newest, the slowest and the failed requests."""
 
     def __init__(self, recent: int = 200, slowest: int = 50, failed: int = 100) -> None:
-        self._recent: deque[RequestRecord] = deque(maxlen=recent)
-        self._failed: deque[RequestRecord] = deque(maxlen=failed)
+        self._recent: deque[Kept] = deque(maxlen=recent)
+        self._failed: deque[Kept] = deque(maxlen=failed)
         self._slowest = slowest
         self._steps: dict[int, list[_Slow]] = {}  # by step of the clock, each a heap of its slowest
         self._serial = 0
         self._newest = 0.0
 
-    def add(self, record: RequestRecord) -> None:
+    def add(self, record: RequestRecord) -> Kept:
         """A request has ended."""
-        self._recent.append(record)
+        kept = Kept(record)
+        self._recent.append(kept)
         if record.outcome not in NOT_FAILED:
-            self._failed.append(record)
+            self._failed.append(kept)
         self._newest = max(self._newest, record.ended)
         seconds = waited(record)
         if seconds is not None and self._slowest:
             self._serial += 1
-            self._add_slow(_Slow(seconds, self._serial, record))
+            self._add_slow(_Slow(seconds, self._serial, kept))
+        return kept
 
     def _add_slow(self, slow: _Slow) -> None:
-        step = int(slow.record.ended // STEP)
+        step = int(slow.kept.record.ended // STEP)
         heap = self._steps.get(step)
         if heap is None:
             self._forget(self._newest)
@@ -64,24 +87,24 @@ class History:
         for step in [step for step in self._steps if step < first]:
             del self._steps[step]
 
-    def rows(self, now: float | None = None) -> Iterator[tuple[str, RequestRecord]]:
-        """(view, record), newest or slowest first; `now` ends the hour, else the newest record does."""
+    def rows(self, now: float | None = None) -> Iterator[tuple[str, Kept]]:
+        """(view, request), newest or slowest first; `now` ends the hour, else the newest record does."""
         self._forget(self._newest if now is None else now)
         slow = nlargest(self._slowest, (slow for heap in self._steps.values() for slow in heap))
         views = {
             "recent": list(reversed(self._recent)),
-            "slowest": [each.record for each in slow],
+            "slowest": [each.kept for each in slow],
             "failed": list(reversed(self._failed)),
         }
-        for view, records in views.items():
-            for record in records:
-                yield view, record
+        for view, requests in views.items():
+            for kept in requests:
+                yield view, kept
 
     def as_json(self, now: float | None = None) -> dict[str, list[dict[str, object]]]:
-        """The three views, with the rows of `RequestRecord.as_json`."""
+        """The three views, with the rows of `Kept.as_json`."""
         views: dict[str, list[dict[str, object]]] = {"recent": [], "slowest": [], "failed": []}
-        for view, record in self.rows(now):
-            views[view].append(record.as_json())
+        for view, kept in self.rows(now):
+            views[view].append(kept.as_json())
         return views
 
 

@@ -12,12 +12,13 @@ near `max_series` samples further series of named models go to `other`, for whic
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from math import prod
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from sidecar import __version__, catalogue
-from sidecar.catalogue import FAMILIES, LABELS, OTHER, Family
+from sidecar.catalogue import LABELS, OTHER, STORED, Family
 from sidecar.config import MetricsConfig
 from sidecar.core.events import GapSink
 from sidecar.core.record import RequestRecord
@@ -35,6 +36,7 @@ _NO_LABELS = RequestLabels({})
 S = TypeVar("S", Counter, Gauge, Histogram)
 Getter = Callable[[RequestRecord], float | None]
 Count = Callable[[RequestRecord], int | None]
+Rendered = Iterable[tuple[Family, Iterable[Series]]]
 
 # One value of a record each, where it was observed; exemplars go with these.
 _DURATIONS: tuple[tuple[Family, Getter], ...] = (
@@ -119,7 +121,7 @@ class _Cohort:
 
 def reserved_samples(further: tuple[str, ...] = ()) -> int:
     """What the page may come to when every request goes to `other`; kept free below `max_series`."""
-    return sum(_Table(family, further).reserve() for family in FAMILIES)
+    return sum(_Table(family, further).reserve() for family in STORED)
 
 
 class Metrics:
@@ -128,9 +130,10 @@ class Metrics:
     def __init__(self, config: MetricsConfig, labels: RequestLabels = _NO_LABELS) -> None:
         self.models = ModelNames(config.max_models)
         self.refresh: Callable[[], None] = lambda: None  # called before a page is rendered
+        self.foreign: Callable[[], Rendered] = tuple  # what others measured, shown as it is now
         shown = ("basic", config.detail)
         self._labels = labels
-        self._tables = {family.name: _Table(family, labels.names) for family in FAMILIES}
+        self._tables = {family.name: _Table(family, labels.names) for family in STORED}
         self._shown = [table for table in self._tables.values() if table.family.detail in shown]
         self._durations = [row for row in _DURATIONS if row[0].detail in shown]
         self._room = config.max_series - reserved_samples(labels.names)  # for named models
@@ -287,7 +290,8 @@ class Metrics:
         for name, counts in self._followed:
             for value, count in list(counts.items()):
                 self.counter(name, value).value = count
-        return slices(((table.family, table.series.values()) for table in self._shown), openmetrics)
+        own = ((table.family, table.series.values()) for table in self._shown)
+        return slices(chain(own, self.foreign()), openmetrics)
 
 
 def _gap_sink(icl: Histogram, itl: Callable[[str], Histogram]) -> GapSink:

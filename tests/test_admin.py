@@ -284,7 +284,7 @@ async def test_requests_are_those_of_the_history(sidecar: Sidecar, get: Client) 
     assert set(shown["recent"][0]) == {
         "id", "model", "operation", "streaming", "outcome", "status", "ttfb", "ttft", "ttfo", "reasoning",
         "tpot", "tpot_basis", "e2e", "longest_gap", "stalls", "input_tokens", "output_tokens",
-        "client_write_wait", "trace_id", "waited", "buffered",
+        "client_write_wait", "trace_id", "waited", "buffered", "join", "phases",
     }  # fmt: skip
 
 

@@ -13,12 +13,23 @@ LIMITS = (
     "max_connections, head_timeout, idle_timeout, body_timeout, client_write_timeout, connect_timeout, "
     "response_head_timeout, upstream_idle"
 )
-TOP = "upstream, listen, admin, models, stall_threshold, limits, drain, metrics, usage, labels, ready, log"
+TOP = (
+    "upstream, listen, admin, models, stall_threshold, limits, drain, metrics, usage, engine, labels, ready, "
+    "log"
+)
+NO_PAGE = "not the URL of a metrics page; write http://HOST:PORT or http://HOST:PORT/PATH"
 NO_ADDRESS = "not an address; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"
 NO_DURATION = "not a duration; write a number and one unit, such as 500ms, 2s, 1m or 1h"
 REQUIRED = "upstream: is required; set it in the file, by SIDECAR_UPSTREAM or by --upstream"
 
 WRONG = {
+    "label-secret": [
+        "labels.caller.header: holds secrets, and labels are read by everybody; take another header",
+        "labels.model: is a label that the metrics have already; take another name",
+        "labels.team.header: is required",
+        "labels.odd.header: not a header name; a name such as x-tenant has letters, digits and dashes",
+    ],
+    "upstream-itself": ["upstream: the same address as listen; the sidecar would ask itself"],
     "address-no-port": [f"listen: {NO_ADDRESS}"],
     "address-number": ["listen: must be text, not 8080; put it in quotes"],
     "address-port-too-high": [f"admin: {NO_ADDRESS}"],
@@ -31,6 +42,23 @@ WRONG = {
     "duration-unit-unknown": [f"drain.limit: {NO_DURATION}"],
     "duration-zero": ["limits.idle_timeout: must be longer than 0"],
     "empty-file": [REQUIRED],
+    "engine-kind": [
+        "engine.kind: must be 'auto', 'vllm', 'sglang', 'llama.cpp', 'tensorrt_llm', 'tgi', 'lmdeploy', "
+        "'dynamo', 'triton', 'nim' or 'ollama', not \"vLLM\""
+    ],
+    "engine-metrics-draining": [
+        "engine.metrics.0: reading it takes the engine's records away; TensorRT-LLM's page is "
+        "/prometheus/metrics"
+    ],
+    "engine-metrics-json": [
+        "engine: metrics: reading TensorRT-LLM's /metrics takes records away; write /prometheus/metrics"
+    ],
+    "engine-metrics-no-url": [f"engine.metrics.0: {NO_PAGE}"],
+    "engine-metrics-password": [
+        "engine.metrics.0: holds a user name, password or fragment; a key goes to api_key_env or api_key_file"
+    ],
+    "engine-metrics-twice": ["engine: metrics: two pages of one address; keep one"],
+    "engine-timeout-zero": ["engine.timeout: must be longer than 0"],
     "key-twice": ["listen: given twice, on lines 2 and 3; keep one"],
     "key-twice-nested": ["drain.limit: given twice, on lines 3 and 5; keep one"],
     "key-unknown": [f"slos: unknown key; known here: {TOP}"],
@@ -103,6 +131,55 @@ def test_the_file_that_sets_everything_sets_everything() -> None:
 def test_a_section_with_every_line_commented_out_is_its_defaults() -> None:
     config = load(str(DATA / "good-empty-sections.yaml"), environment={})
     assert config.limits.idle_timeout == 75.0
+
+
+KEYS = [
+    ("none is wanted", {}, {}, ""),
+    ("from a variable", {"api_key_env": "K"}, {"K": "s3cret"}, "s3cret"),
+    ("from a file, with a line end", {"api_key_file": "key"}, {}, "f1le"),
+    ("a file goes before a variable", {"api_key_env": "K", "api_key_file": "key"}, {"K": "s3cret"}, "f1le"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "environment", "key"), [row[1:] for row in KEYS], ids=[row[0] for row in KEYS]
+)
+def test_the_engine_s_key(
+    fields: dict[str, str],
+    environment: dict[str, str],
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_text("f1le\n")
+    config = load(None, {"upstream": "http://a:1", "engine": fields}, {})
+    assert config.engine.api_key(environment) == key
+    assert key not in str(config.shown()) or not key
+
+
+NO_KEYS = [
+    ({"api_key_env": "K"}, {}, "engine.api_key_env: the variable K is not set"),
+    ({"api_key_file": "nowhere"}, {}, "engine.api_key_file: can't be read: No such file or directory"),
+    ({"api_key_file": "latin"}, {}, "engine.api_key_file: can't be read: not UTF-8 text"),
+    ({"api_key_env": "K"}, {"K": "a\r\nb"}, "engine: the API key holds characters that a header can't carry"),
+]
+
+
+@pytest.mark.parametrize(("fields", "environment", "message"), NO_KEYS)
+def test_a_key_that_can_not_be_had(
+    fields: dict[str, str],
+    environment: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("latin").write_bytes(b"caf\xe9")
+    config = load(None, {"upstream": "http://a:1", "engine": fields}, {})
+    with pytest.raises(ConfigError) as caught:
+        config.engine.api_key(environment)
+    assert caught.value.errors == [message]
 
 
 PRECEDENCE = [

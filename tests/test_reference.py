@@ -1,5 +1,6 @@
 """The printed pages are what the code says, and say everything."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_every_setting_has_its_row_with_the_default() -> None:
             row = next(line for line in page if line.startswith(f"| `{path}` | "))
             cells = [cell.strip() for cell in row.strip("|").split(" | ")]
             shown = str(given).lower() if isinstance(given, bool) else str(given)
-            assert cells[-2] == ("required" if name == "upstream" else f"`{shown}`")
+            assert cells[-2] == ("required" if name == "upstream" else f"`{shown}`" if shown else "none")
             assert len(cells[-1]) > 10, f"{path} says nothing"
 
 
@@ -71,3 +72,16 @@ def test_write_makes_the_pages_and_check_sees_a_change(
     assert capsys.readouterr().err == (
         f"{tmp_path / 'metrics.md'}: not what the code says; run `sidecar reference --write`\n"
     )
+
+
+NAME = re.compile(r"\bllm_[a-z0-9_]+")
+WRITTEN = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_every_metric_that_a_page_names_exists(page: Path) -> None:
+    known = {family.name for family in FAMILIES}
+    known |= {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
+    prefixes = ("llm_engine_", "llm_slo_", "llm_request_", "llm_phase_", "llm_join_", "llm_sidecar_", "llm_")
+    named = {name for name in NAME.findall(page.read_text()) if name not in prefixes}
+    assert not named - known - {"llm_request"}, "vLLM's span is called llm_request"

@@ -1,4 +1,5 @@
-"""`sidecar reference`: prints docs/metrics.md from the catalogue and docs/configuration.md from Config.
+"""`sidecar reference`: prints docs/metrics.md from the catalogue, docs/configuration.md from Config, and
+docs/engines.md from the engines' tables.
 
 `--check` says which page is not what the code says, so that neither can change alone.
 """
@@ -13,8 +14,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sidecar.catalogue import CLIENT_VIEW, ITSELF, LABELS, Family
+from sidecar.catalogue import CLIENT_VIEW, ENGINE_VIEW, FAMILIES, ITSELF, JOINED, LABELS, SIGNALS, Family
 from sidecar.config import ENVIRONMENT, Config, format_duration
+from sidecar.engines import ENGINES
+from sidecar.engines.table import Engine, Signal
 
 HELP = "print the reference pages of the documentation"
 
@@ -57,6 +60,12 @@ def metrics_page() -> str:
         "`process_*` and `python_*` are those of the Prometheus client library.\n",
         "## What clients live through\n",
         *_families(CLIENT_VIEW),
+        "\n## Joined with the engine's own durations\n",
+        *_families(JOINED),
+        "\n## What the engine says about itself\n",
+        "The engine's own values, as they were when its page was last read.",
+        "[engines.md](engines.md) says what each engine has, and between which events it measures.\n",
+        *_families(ENGINE_VIEW),
         "\n## The sidecar itself\n",
         *_families(ITSELF),
         "\n## Labels\n",
@@ -66,9 +75,7 @@ def metrics_page() -> str:
         ),
         "\n## Buckets\n",
         "Upper bounds; `+Inf` follows.\n",
-        *_table(
-            ("Family", "Bounds"), ((f"`{f.name}`", _bounds(f)) for f in (*CLIENT_VIEW, *ITSELF) if f.buckets)
-        ),
+        *_table(("Family", "Bounds"), ((f"`{f.name}`", _bounds(f)) for f in FAMILIES if f.buckets)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -99,7 +106,7 @@ def configuration_page() -> str:
     parts = [
         "# Configuration\n",
         _PRINTED,
-        "One YAML file, `sidecar serve --config FILE`; `sidecar check FILE` tells what is wrong with it.",
+        "One YAML file: `sidecar serve --config FILE`. `sidecar check --config FILE` tells what is wrong with it.",
         "A key that is not listed here is an error, and so is one given twice.",
         "A duration is a number with one unit: `500ms`, `2s`, `1m`, `1h`.\n",
         "A flag goes before an environment variable, that before the file, that before the default.\n",
@@ -154,6 +161,8 @@ def _default(info: FieldInfo) -> str:
     value = info.default
     if value is PydanticUndefined:
         return "required"
+    if value == "":
+        return "none"
     if isinstance(value, float):
         value = format_duration(value)
     if isinstance(value, bool):
@@ -168,4 +177,78 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[s
         yield f"| {' | '.join(row)} |"
 
 
-PAGES: dict[str, Callable[[], str]] = {"metrics.md": metrics_page, "configuration.md": configuration_page}
+# --- engines
+
+
+def engines_page() -> str:
+    """docs/engines.md."""
+    parts = [
+        "# Engines\n",
+        _PRINTED,
+        "What the sidecar reads of each engine's own metrics page, and what it means there.",
+        "A signal that an engine has not, or not any more, is missing; it is never shown as 0.",
+        "Durations of an engine are compared with durations of the sidecar, never its times with ours.\n",
+        "*Counted*: `live`, while requests run; `at_end`, once, when a request ends.",
+        "The two describe different requests in one window.\n",
+        "*Names*: the newest first; the first that the page has is read.",
+        "*Recorded*: seen on a recorded page; `no`: known from the engine's source or documentation.\n",
+        *_table(("Engine", "`engine.kind`", "Page", "Switch on", "Recorded"), map(_engine_row, _by_title())),
+    ]
+    for engine in _by_title():
+        if engine.signals:
+            parts += [f"\n## {engine.title}\n", *_engine(engine)]
+    return "\n".join(parts) + "\n"
+
+
+def _by_title() -> list[Engine]:
+    return sorted(ENGINES.values(), key=lambda engine: engine.title.lower())
+
+
+def _engine_row(engine: Engine) -> tuple[str, ...]:
+    page = f"`{engine.path}`" if engine.path else "none"
+    return engine.title, f"`{engine.name}`", page, engine.enable, engine.recorded or "no"
+
+
+def _engine(engine: Engine) -> Iterator[str]:
+    if engine.never:
+        yield f"Never read: {_codes(engine.never)}; reading it takes records away.\n"
+    labels = (
+        ("model", engine.model),
+        ("added up over", engine.processes),
+        ("read once of", engine.copies),
+        ("total where empty", engine.totals),
+    )
+    told = "; ".join(f"{what} {_codes(names)}" for what, names in labels if names)
+    yield f"Labels: {told or 'none'}.\n"
+    yield from _table(
+        ("Signal", "Names", "Recorded", "Counted", "Interval", "Clock", "Remarks"),
+        (_signal_row(engine, row) for row in engine.signals),
+    )
+    missing = [signal for signal in SIGNALS if signal not in {row.signal for row in engine.signals}]
+    if missing:
+        yield f"\nMissing: {_codes(missing)}."
+
+
+def _signal_row(engine: Engine, row: Signal) -> tuple[str, ...]:
+    names = [name if isinstance(name, tuple) else (name,) for name in row.names]
+    seen = ["yes" if engine.seen.issuperset(parts) else "no" for parts in names]
+    interval = f"{row.interval.start} to {row.interval.end}" if row.interval else ""
+    only = "; ".join(f"`{label}` {_codes(filter(None, values))}" for label, values in row.where.items())
+    remarks = "; ".join(filter(None, (f"only {only}" if only else "", row.note)))
+    value = f" `{row.value}`" if row.value else f" by `{row.by}`" if row.by else ""
+    return (
+        f"`{row.signal}`{value}",
+        "<br>".join(" + ".join(f"`{part}`" for part in parts) for parts in names),
+        "<br>".join(seen),
+        f"`{row.cohort}`" if row.cohort else "",
+        interval,
+        (row.interval.clock or "not told") if row.interval else "",
+        remarks,
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "metrics.md": metrics_page,
+    "configuration.md": configuration_page,
+    "engines.md": engines_page,
+}

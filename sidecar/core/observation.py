@@ -12,6 +12,7 @@ come as several calls of `response_data` with the same `now`.
 from collections.abc import Callable
 from typing import Final
 
+from sidecar.core.answer_headers import events_of
 from sidecar.core.dialects import route_of
 from sidecar.core.dialects.json_reader import DONE
 from sidecar.core.events import GapSink
@@ -167,6 +168,8 @@ class Observation:
         """The final response head (no 1xx) came."""
         self.status, self._h = status, now
         self._encoded = is_encoded(headers)
+        for event in events_of(headers):
+            self.timeline.apply(event, now)
         framer, streamed = _FRAMERS.get(_content_type(headers), (None, None))
         if status < 400:
             self._streamed = bool(streamed)

@@ -7,6 +7,6 @@ idle ones; `heads` says which header fields pass; `errors` is what the sidecar i
 
 from sidecar.proxy.pool import Upstream
 from sidecar.proxy.proxy import Proxy, RequestStart
-from sidecar.proxy.relay import Observer
+from sidecar.proxy.watch import Observer
 
 __all__ = ["Observer", "Proxy", "RequestStart", "Upstream"]

@@ -7,6 +7,7 @@ into the event that is taken out, and an engine that is told to send usage alway
 """
 
 import re
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -88,6 +89,60 @@ def can_be_filtered(status: int, headers: RawHeaders) -> bool:
         elif lower == b"content-length":
             return False
     return status == 200 and streamed and not is_encoded(headers)
+
+
+class Edit:
+    """The edit of one exchange: nothing at all, or a request that was asked for usage and its answer."""
+
+    __slots__ = ("_asked", "_counted", "_filter")
+
+    def __init__(self, counted: Counter[str]) -> None:
+        """`counted` counts what was done, and why not."""
+        self._counted = counted
+        self._asked = False
+        self._filter: UsageFilter | None = None
+
+    @property
+    def filters(self) -> bool:
+        """What the engine sends does not go to the client as it came."""
+        return self._filter is not None
+
+    def may(self, head: RequestHead, *, complete: bool) -> bool:
+        """Whether the request may be edited, by its head; `complete`: its body came with the head."""
+        if not concerns(head):
+            return False
+        why_not = obstacle(head, complete=complete)
+        if why_not is not None:
+            self._counted[why_not] += 1
+        return why_not is None
+
+    def request(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
+        """Head and body to send."""
+        edited, result = ask_for_usage(body)
+        self._counted[result] += 1
+        self._asked = edited is not body
+        return (with_length(head, len(edited)) if self._asked else head), edited
+
+    def answer(self, status: int, headers: RawHeaders) -> None:
+        """The head of the answer."""
+        if not self._asked:
+            return
+        if can_be_filtered(status, headers):
+            self._filter = UsageFilter()
+        else:
+            self._counted["answer_passed"] += 1
+
+    def feed(self, data: bytes) -> bytes:
+        """What the client gets of the next bytes."""
+        return data if self._filter is None else self._filter.feed(data)
+
+    def end(self) -> bytes:
+        """Nothing more comes: what was held of an incomplete event is the client's."""
+        if self._filter is None:
+            return b""
+        self._counted["event_removed"] += self._filter.removed
+        rest, self._filter = self._filter.end(), None
+        return rest
 
 
 class UsageFilter:

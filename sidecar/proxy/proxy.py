@@ -20,11 +20,14 @@ from sidecar.proxy.errors import Refusal
 from sidecar.proxy.front import ClientConnection, Front, Sent
 from sidecar.proxy.heads import RawHeaders, read_request, request_head
 from sidecar.proxy.pool import Pool, Upstream
-from sidecar.proxy.relay import Exchange, Observer
+from sidecar.proxy.relay import Exchange
+from sidecar.proxy.unseen import Unseen
+from sidecar.proxy.watch import Observer
 
 SWEEP_SECONDS = 0.1
 SLOW_SWEEP_EVERY = 10  # of these
 BACKLOG = 4096
+MAX_ID = 128  # bytes of a client's request id that are kept
 
 
 class RequestStart(NamedTuple):
@@ -46,7 +49,7 @@ class Overhead(NamedTuple):
 
     request_head: Callable[[float], None] = _ignore  # read to written upstream, on a pooled connection
     response_head: Callable[[float], None] = _ignore  # read to written and shown to the observer
-    chunk: Callable[[float], None] = _ignore  # the same of a body piece
+    chunk: Callable[[float], None] = _ignore  # a body piece: read to written
 
 
 Attach = Callable[[RequestStart], Observer | None]
@@ -70,6 +73,7 @@ class Proxy:
         self.edits: Counter[str] = Counter()
         self.on_lag: Callable[[float], None] | None = None
         self.overhead = Overhead()
+        self.unseen = Unseen()
         self._clients: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._draining = False
@@ -141,6 +145,7 @@ class Proxy:
         self.pool.close()
         await asyncio.sleep(0)
         await self._front.shutdown(1.0)
+        self.unseen.show()
 
     # --- one request
 
@@ -201,7 +206,7 @@ class Proxy:
         head_bytes = request_head(head, self.pool.upstream.authority, traceparent, request_id)
 
         def attach() -> Observer | None:
-            readable_id = request_id.decode("ascii", "backslashreplace")
+            readable_id = request_id[:MAX_ID].decode("ascii", "backslashreplace")
             return self._observer(
                 RequestStart(head.method, head.target, head.headers, t0, readable_id, trace)
             )

@@ -3,19 +3,15 @@
     waiting_head -> streaming -> done | failed          (a tunnel: waiting_head -> tunnelling -> done)
 
 The exchange is the sink of the upstream connection: a piece is written to the client's transport
-from inside the upstream's `data_received`, and shown to the observer after that. The request body is
-pumped by a task of its own, so that an answer may come before the body is complete. `finish` runs
-exactly once and alone releases connections and resolves what the handler waits for.
-
-Nothing that the observer does changes a byte. An exception of it, or a call that is too slow
-(SLOW_CALL), is a fault and counted; after MAX_FAULTS it is detached from this exchange. (One slow call
-alone is more often a descheduled process than a slow observer, and would cost the stream its numbers.)
+from inside the upstream's `data_received`, and shown to the observer later (`unseen.py`). The request
+body is pumped by a task of its own, so that an answer may come before the body is complete. `finish`
+runs exactly once and alone releases connections and resolves what the handler waits for.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aiohttp import StreamReader, web
 
@@ -24,75 +20,28 @@ from sidecar.proxy import edit, heads
 from sidecar.proxy.errors import Refusal, error_response
 from sidecar.proxy.front import ClientConnection, Sent
 from sidecar.proxy.sockets import borrow, close_with_reset, tcp_state
+from sidecar.proxy.upload import KEPT_BODY, Upload
 from sidecar.proxy.upstream import Headers, ResponseHead, UpstreamConnection, UpstreamFault
+from sidecar.proxy.watch import Observer, Watch
 
 if TYPE_CHECKING:
     from sidecar.proxy.proxy import Proxy
 
 State = Literal["waiting_head", "streaming", "tunnelling", "done", "failed"]
 
-KEPT_BODY = 262144  # a request body up to this size is kept for the one retry
 RETRY_WITHIN = 1.0
-MAX_FAULTS = 3
-SLOW_CALL = 0.010  # seconds, for every SLOW_SIZE bytes begun
-SLOW_SIZE = 65536
-OVERHEAD_EVERY = 16  # one read in so many is timed
+OVERHEAD_EVERY = 16  # one piece in so many is timed
 _LEFT_STATES = (7, 8)  # CLOSE and CLOSE_WAIT
-_ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
-
-
-class Observer(Protocol):
-    """What is told about an exchange, after the bytes have gone. Times are `time.monotonic()` seconds."""
-
-    def request_data(self, data: bytes, now: float) -> None: ...
-    def request_end(self, now: float) -> None: ...
-    def connected(self, now: float, reused: bool) -> None: ...
-    def sent(self, now: float) -> None: ...
-    def response_head(self, status: int, headers: heads.RawHeaders, now: float) -> None: ...
-    def observe(self, data: bytes, now: float) -> None: ...
-    def waiting(self, since: float | None) -> None: ...
-    def write_wait(self, start: float, end: float) -> None: ...
-    def detach(self) -> None: ...
-    def finish(self, end: End, now: float, status: int | None) -> None: ...
 
 
 class Exchange:
     """Carries one request; made by `Proxy.handle`."""
 
     __slots__ = (
-        "_attach",
-        "_body",
-        "_client_keeps",
-        "_content",
-        "_cooked",
-        "_edited",
-        "_ended_at",
-        "_engine",
-        "_faults",
-        "_filter",
-        "_finished",
-        "_framing",
-        "_held",
-        "_kept",
-        "_observe",
-        "_observer", "_pieces",
-        "_pump",
-        "_refusal",
-        "_retried",
-        "_sent_at",
-        "_started",
-        "_status",
-        "_upload_done",
-        "client",
-        "head",
-        "head_bytes",
-        "last_write",
-        "proxy",
-        "state",
-        "t0",
-        "wait_moved",
-        "wait_since",
-        "wait_size",
+        "_attach", "_client_keeps", "_cooked", "_edit", "_ended_at", "_engine", "_finished", "_framing",
+        "_held", "_pieces", "_pump", "_refusal", "_retried", "_sent_at", "_started", "_status", "_upload",
+        "_watch", "client", "head", "head_bytes", "last_write", "proxy", "state", "t0", "wait_moved",
+        "wait_since", "wait_size",
     )  # fmt: skip
 
     def __init__(
@@ -105,29 +54,24 @@ class Exchange:
         t0: float,
         attach: Callable[[], Observer | None],
     ) -> None:
-        self.proxy, self.client, self._content = proxy, client, content
+        self.proxy, self.client = proxy, client
         self.head, self.head_bytes, self.t0 = head, head_bytes, t0
         self.state: State = "waiting_head"
         self._attach = attach  # called once the request is on its way
-        self._observer: Observer | None = None
-        self._observe: Callable[[bytes, float], None] | None = None
-        self._faults = 0
+        self._watch = Watch(proxy.unseen, proxy.faults)
+        self._upload = Upload(content, client, self._watch, t0, chunked=head.chunked)
+        self._edit = edit.Edit(proxy.edits)
         self._engine: UpstreamConnection | None = None
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pump: asyncio.Task[None] | None = None
-        self._kept: bytes | None = b""
         self._framing: heads.ClientFraming = "none"
         self._held: tuple[bytes, ResponseHead] | None = None  # a head that goes out with its first bytes
-        self._edited = False
-        self._filter: edit.UsageFilter | None = None
-        self._cooked = False  # pieces do not go out as they came: a head is held, or there is a filter
+        self._cooked = False  # pieces do not go out as they came: a head is held, or an edit filters
         self._status: int | None = None
         self._refusal: Refusal | None = None
         self._client_keeps = False
-        self._upload_done = False
         self._retried = False
         self._started = False
-        self._body: bytes | None = None  # of the request, until it is sent, where it came with the head
         self._sent_at = 0.0
         self._pieces = 0
         self._ended_at: float | None = None
@@ -142,30 +86,22 @@ class Exchange:
         """Send the request now, if a connection is there to take it. Straight from the read of the head:
         the handler that calls `run` is two turns of the loop away (before Python 3.12)."""
         self._started = True
-        if self._content.is_eof():
-            self._body = self._content.read_nowait(-1)
-            self._upload_done = True
-        body = self._body
-        if self.proxy.ask_usage and self._may_edit():
-            if body is None:
-                self._look()
+        upload = self._upload
+        upload.take()
+        came = upload.body
+        if self.proxy.ask_usage and self._edit.may(self.head, complete=upload.complete):
+            if upload.body is None:
+                self._watch.attach(self._attach())
                 self._pump = asyncio.get_running_loop().create_task(self._guard(self._gather()))
                 return
-            self._edit(body)
+            self._ask_for_usage(upload.body)
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         connected = self._write_request(engine, reused=True) if engine is not None else None
-        self._look()
-        if body:
-            self._tell("request_data", body, self.client.read_at)
-        if self._upload_done:
-            self._tell("request_end", max(self.t0, self.client.read_at))
+        self._watch.attach(self._attach())
+        upload.tell(came)
         if connected is not None:
-            self._tell("connected", connected, True)
-            self._tell("sent", self._sent_at)
-
-    def _look(self) -> None:
-        self._observer = observer = self._attach()
-        self._observe = observer.observe if observer is not None else None
+            self._watch.tell("connected", connected, True)
+            self._watch.tell("sent", self._sent_at)
 
     async def run(self) -> Sent:
         """Carry the exchange to its end."""
@@ -187,36 +123,17 @@ class Exchange:
         refused_and_closed = self._refusal is not None and not self._client_keeps
         return Sent(self._client_keeps, self.client.linger if refused_and_closed else None)
 
-    # --- asking for usage (edit.py), where that is switched on
-
-    def _may_edit(self) -> bool:
-        if not edit.concerns(self.head):
-            return False
-        obstacle = edit.obstacle(self.head, complete=self._upload_done)
-        if obstacle is not None:
-            self.proxy.edits[obstacle] += 1
-        return obstacle is None
-
-    def _edit(self, body: bytes) -> None:
-        self._body, result = edit.ask_for_usage(body)
-        self.proxy.edits[result] += 1
-        self._edited = self._body is not body
-        if self._edited:
-            self.head_bytes = edit.with_length(self.head_bytes, len(self._body))
+    def _ask_for_usage(self, body: bytes) -> None:
+        self.head_bytes, self._upload.body = self._edit.request(self.head_bytes, body)
 
     async def _gather(self) -> None:
         """Wait for a body that may be edited, then send it."""
-        pieces = []
         try:
-            while piece := await self._content.readany():
-                pieces.append(piece)
-                self._tell("request_data", piece, self.client.read_at)
+            await self._upload.gather()
         except (web.RequestPayloadError, ConnectionError):
             self.body_invalid(monotonic())
             return
-        self._upload_done = True
-        self._tell("request_end", max(self.t0, self.client.read_at))
-        self._edit(b"".join(pieces))
+        self._ask_for_usage(self._upload.body or b"")
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         reused = engine is not None
         engine = engine or await self._connect()
@@ -245,51 +162,29 @@ class Exchange:
 
     def _send(self, engine: UpstreamConnection, *, reused: bool = False) -> None:
         """Send the request and tell the observer."""
-        self._tell("connected", self._write_request(engine, reused=reused), reused)
-        self._tell("sent", self._sent_at)
+        self._watch.tell("connected", self._write_request(engine, reused=reused), reused)
+        self._watch.tell("sent", self._sent_at)
 
     def _write_request(self, engine: UpstreamConnection, *, reused: bool) -> float:
         """Write the head, and the body where all of it is there; else a task pumps it. Returns the time
         at which the connection was ready."""
         now = monotonic()
         self._engine = engine
-        body, self._body = self._body, None
         engine.begin(self, head_only=self.head.method == "HEAD", upgrade_asked=self.head.websocket)
-        if body is not None:
-            self._kept = body if len(body) <= KEPT_BODY else None
-            body = self._framed(body) + (b"0\r\n\r\n" if self.head.chunked else b"")
+        body = self._upload.framed()
         engine.write(self.head_bytes + body if body else self.head_bytes)
         self._sent_at = monotonic()
         if body is None:
-            self._pump = asyncio.get_running_loop().create_task(self._guard(self._upload(engine)))
+            self._pump = asyncio.get_running_loop().create_task(self._guard(self._send_body(engine)))
         elif reused:
             self.proxy.overhead.request_head(self._sent_at - max(self.t0, self.client.read_at))
         return now
 
-    def _framed(self, piece: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(piece), piece) if self.head.chunked and piece else piece
-
-    async def _upload(self, engine: UpstreamConnection) -> None:
-        """Pump the request body; what could be sent again on a retry comes first."""
-        if self._kept:
-            engine.write(self._framed(self._kept))
+    async def _send_body(self, engine: UpstreamConnection) -> None:
         try:
-            while piece := await self._content.readany():
-                engine.write(self._framed(piece))
-                self._keep(piece)
-                self._tell("request_data", piece, self.client.read_at)
-                await engine.drain()
+            await self._upload.pump(engine)
         except (web.RequestPayloadError, ConnectionError):
             self.body_invalid(monotonic())
-            return
-        if self.head.chunked:
-            engine.write(b"0\r\n\r\n")
-        self._upload_done = True
-        self._tell("request_end", max(self.t0, self.client.read_at))
-
-    def _keep(self, piece: bytes) -> None:
-        if self._kept is not None:
-            self._kept = self._kept + piece if len(self._kept) + len(piece) <= KEPT_BODY else None
 
     # --- the sink of the upstream connection
 
@@ -306,8 +201,8 @@ class Exchange:
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
         out = heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps)
-        if self._edited:
-            self._filter_answer(head)
+        self._edit.answer(head.status, head.headers)
+        self._cooked = self._edit.filters
         if more:
             self._held, self._cooked = (out, head), True
         else:
@@ -315,10 +210,9 @@ class Exchange:
             self._head_written(head, now)
 
     def _head_written(self, head: ResponseHead, now: float) -> None:
-        self._tell("response_head", head.status, head.headers, now)
+        self._watch.tell("response_head", head.status, head.headers, now)
         self.proxy.overhead.response_head(monotonic() - now)
-        if self._observe is not None and self._observer is not None:
-            self._observe = self._observer.observe  # it may have changed to a decoder
+        self._watch.look_again()
 
     def _may_keep_client(self) -> bool:
         """Another request may follow on this client connection; never with HTTP/1.0.
@@ -326,10 +220,10 @@ class Exchange:
         Nor after request trailers: aiohttp's parser puts the last one before the next request's fields.
         """
         keeps = self.head.keep_alive and self.head.version >= (1, 1) and not self.client.draining
-        return keeps and self._upload_done and (not self.head.chunked or self.client.ends_with_last_chunk)
+        return keeps and self._upload.complete and (not self.head.chunked or self.client.ends_with_last_chunk)
 
-    def on_data(self, data: bytes, now: float) -> None:
-        """Hot: one call a socket read. Write first, then look."""
+    def on_data(self, data: bytes, now: float, raw: bytes | None = None) -> None:
+        """Hot: one call a socket read. Write first, then look. `raw`: `data` as the one chunk it came as."""
         transport = self.client.transport
         if transport is None:
             return
@@ -341,29 +235,20 @@ class Exchange:
         if self._cooked:
             self._write_cooked(transport, data, now)
         elif self._framing == "chunked":
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            transport.write(raw or b"%x\r\n%b\r\n" % (len(data), data))
         elif self._framing != "none":
             transport.write(data)
-        observe = self._observe
-        if observe is not None:
-            try:
-                observe(data, now)
-            except Exception:
-                self._fault("observe")
+        if self._watch.attached:
             self._pieces += 1
-            took = monotonic() - now
             if not self._pieces % OVERHEAD_EVERY:
-                self.proxy.overhead.chunk(took)
-            if took > SLOW_CALL and took > SLOW_CALL * (1 + len(data) // SLOW_SIZE):
-                self._fault("slow")
+                self.proxy.overhead.chunk(monotonic() - now)
+            self.proxy.unseen.add(self._watch, data, now)
 
     def _write_cooked(self, transport: asyncio.Transport, data: bytes, now: float) -> None:
         """Write with the head that was held, or without the events that an edit caused."""
         held, self._held = self._held, None
-        if self._filter is not None:
-            data = self._filter.feed(data)
-        self._cooked = self._filter is not None
-        out = self._to_client(data)
+        self._cooked = self._edit.filters
+        out = self._to_client(self._edit.feed(data))
         if held is not None:
             out = held[0] + out
         if out:
@@ -376,30 +261,21 @@ class Exchange:
             return b""
         return b"%x\r\n%b\r\n" % (len(data), data) if self._framing == "chunked" else data
 
-    def _filter_answer(self, head: ResponseHead) -> None:
-        if edit.can_be_filtered(head.status, head.headers):
-            self._filter, self._cooked = edit.UsageFilter(), True
-        else:
-            self.proxy.edits["answer_passed"] += 1
-
-    def _end_filter(self, now: float) -> None:
-        """Nothing more comes: what was held of an incomplete event is the client's."""
-        if self._filter is not None:
-            rest = self._to_client(self._filter.end())
-            if rest:
-                self._write(rest, now)
-            self.proxy.edits["event_removed"] += self._filter.removed
-            self._filter, self._cooked = None, False
+    def _end_edit(self, now: float) -> None:
+        rest = self._to_client(self._edit.end())
+        self._cooked = False
+        if rest:
+            self._write(rest, now)
 
     def on_end(self, trailers: Headers, now: float) -> None:
         """The engine's response is complete."""
         if self.state == "waiting_head":  # the head came with the end: on_head has run, or it is a tunnel
             return
         behind = self.last_write != now and self._buffered() > 0
-        self._end_filter(now)
+        self._end_edit(now)
         if self._framing == "chunked":
             self._write(heads.last_chunk(trailers), now)
-        if not self._upload_done and self.state != "tunnelling":
+        if not self._upload.complete and self.state != "tunnelling":
             self._client_keeps = False
         if behind or self.wait_since is not None:
             self._ended_at = now
@@ -414,8 +290,8 @@ class Exchange:
         self.state = "tunnelling"
         self._framing = "length"  # bytes as they come
         self._write(heads.response_head(head, "none", http_1_1=True, close=False), now)
-        self._tell("response_head", 101, head.headers, now)
-        self._observe = None  # a tunnel's bytes are nobody's
+        self._watch.tell("response_head", 101, head.headers, now)
+        self._watch.stop()  # a tunnel's bytes are nobody's
         if rest:
             self.on_data(rest, now)
         if self._engine is not None and self.client.transport is not None:
@@ -436,7 +312,7 @@ class Exchange:
                     Refusal(502, reason, "the engine closed the connection or did not speak HTTP"), "reset"
                 )
         elif self.state in ("streaming", "tunnelling"):
-            self._end_filter(now)
+            self._end_edit(now)
             self.finish("reset" if fault == "reset" else "cut", now)
 
     def from_client(self, data: bytes) -> None:
@@ -453,7 +329,7 @@ class Exchange:
             and engine.received == 0
             and fault != "invalid"
             and not self._retried
-            and self._kept is not None
+            and self._upload.kept is not None
             and now - self._sent_at <= RETRY_WITHIN
             and self.client.transport is not None
         )
@@ -477,7 +353,7 @@ class Exchange:
         if engine is None or self.state != "waiting_head":
             return
         self._pump = None  # `_send` may start the next one
-        self._body = self._kept if self._upload_done else None
+        self._upload.again()
         self._send(engine)
 
     # --- the client's side
@@ -491,7 +367,7 @@ class Exchange:
         """The request body breaks its framing, or ended too early."""
         if self.client.transport is None or self.client.transport.is_closing():
             self.client_left(now)
-        elif self._upload_done or self._content.is_eof():
+        elif self._upload.ended:
             return  # what is broken came after this request
         elif self.state == "waiting_head":
             self._refuse(Refusal(400, "invalid_body", "the request body is not valid"), "rejected")
@@ -542,7 +418,7 @@ class Exchange:
 
     def uploading(self) -> bool:
         """The client still owes bytes of the body, and we are reading."""
-        return self._pump is not None and not self._upload_done and not self.client._reading_paused
+        return self._pump is not None and not self._upload.complete and not self.client._reading_paused
 
     def left_unseen(self) -> bool:
         """While reading is paused no FIN arrives; the kernel's connection state tells."""
@@ -564,13 +440,13 @@ class Exchange:
             self.wait_since = self.wait_moved = now
             self.wait_size = self._buffered()
             self.proxy.waiting.add(self)
-            self._tell("waiting", now)
+            self._watch.tell("waiting", now)
 
     def _wait_over(self, now: float) -> None:
         since, self.wait_since = self.wait_since, None
         self.proxy.waiting.discard(self)
         if since is not None:
-            self._tell("write_wait", since, now)
+            self._watch.tell("write_wait", since, now)
 
     def _write(self, data: bytes, now: float) -> None:
         transport = self.client.transport
@@ -603,11 +479,11 @@ class Exchange:
         self.state = "done" if end == "clean" else "failed"
         if self.wait_since is not None:
             self._wait_over(monotonic())
-        if self._pump is not None and not self._upload_done:
+        if self._pump is not None and not self._upload.complete:
             self._pump.cancel()
         engine, self._engine = self._engine, None
         if engine is not None:
-            if end == "clean" and self._upload_done and not tunnel:
+            if end == "clean" and self._upload.complete and not tunnel:
                 self.proxy.pool.give(engine, now)
             else:
                 engine.abort()
@@ -620,32 +496,9 @@ class Exchange:
         self._client_keeps = self._client_keeps and not self.client.draining
         self.client.exchange_ended(monotonic(), sized=bool(self.head.length), keeps=self._client_keeps)
         self.proxy.ended(self)
-        self._tell("finish", end, now, self._status)
+        self._watch.tell("finish", end, now, self._status)
         if not self._finished.done():
             self._finished.set_result(None)
-
-    # --- the observer, never in the way
-
-    def _tell(self, event: str, *arguments: object) -> None:
-        observer = self._observer
-        if observer is None or (self._observe is None and event not in _ALWAYS_TOLD):
-            return
-        try:
-            getattr(observer, event)(*arguments)
-        except Exception:
-            self._fault(event)
-
-    def _fault(self, stage: str) -> None:
-        self.proxy.faults[stage] += 1
-        self._faults += 1
-        if self._faults >= MAX_FAULTS:
-            self.detach_observer()
-
-    def detach_observer(self) -> None:
-        """Stop observing this exchange; its end is still told."""
-        if self._observe is not None:
-            self._observe = None
-            self._tell("detach")  # `_faults` is past the limit: a fault of it comes to nothing more
 
 
 class Tunnel:

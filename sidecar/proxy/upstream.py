@@ -5,7 +5,8 @@ A response is told to a sink, in this order:
     on_informational*  on_head  on_data*  (on_end | on_upgrade)      or on_error at any point
 
 `on_data` is called once a socket read, with all body bytes of that read joined, straight from
-`data_received`: no task is woken. Nothing that a sink does can pass through the parser.
+`data_received`: no task is woken. `raw` are the same bytes as one whole chunk, where they came as one.
+Nothing that a sink does can pass through the parser.
 
 What llhttp's Python wrapper does not do, and this file does (each one a test in tests/proxy):
 the answer to HEAD ends with its head; a 1xx is a message of its own; bytes after the end of a
@@ -24,6 +25,13 @@ from sidecar.proxy.sockets import borrow
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 256
+
+# The start of a chunk as engines write it -> the bytes of the whole chunk. Longer chunks, and other ways to
+# write a size, are the parser's.
+CHUNK_SIZES = {
+    spelt % size: len(spelt % size) + size + 2 for size in range(1, 4096) for spelt in (b"%x\r\n", b"%X\r\n")
+}
+MAX_CHUNK_START = 5  # bytes of a key
 
 Headers = list[tuple[bytes, bytes]]
 BodyFraming = Literal["none", "length", "chunked", "until_close"]
@@ -44,7 +52,7 @@ class Sink(Protocol):
 
     def on_informational(self, head: ResponseHead) -> None: ...
     def on_head(self, head: ResponseHead, now: float, *, more: bool) -> None: ...
-    def on_data(self, data: bytes, now: float) -> None: ...
+    def on_data(self, data: bytes, now: float, raw: bytes | None = None) -> None: ...
     def on_end(self, trailers: Headers, now: float) -> None: ...
     def on_upgrade(self, head: ResponseHead, rest: bytes, now: float) -> None: ...
     def on_error(self, fault: UpstreamFault, now: float) -> None: ...
@@ -58,9 +66,10 @@ class UpstreamConnection(asyncio.Protocol):
     """A connection that carries one exchange at a time; `reusable` says whether another may follow."""
 
     __slots__ = (
-        "_complete", "_drain", "_feeder", "_field_bytes", "_fields", "_head", "_head_bytes", "_head_only",
-        "_informational", "_keep_alive", "_parser", "_parts", "_reason", "_sink", "_spoiled", "_trailers",
-        "_tunnel", "_upgrade_asked", "_used", "idle_since", "on_lost", "received", "socket", "transport",
+        "_between_chunks", "_chunk_ended", "_complete", "_drain", "_feeder", "_field_bytes", "_fields",
+        "_head", "_head_bytes", "_head_only", "_informational", "_keep_alive", "_parser", "_parts",
+        "_reason", "_sink", "_spoiled", "_trailers", "_tunnel", "_upgrade_asked", "_used", "idle_since",
+        "on_lost", "received", "socket", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -70,6 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._drain: asyncio.Future[None] | None = None
         self._tunnel = False
         self._feeder: asyncio.Transport | None = None
+        self._between_chunks = self._chunk_ended = False
         self._spoiled = False
         self._used = False
         self.idle_since = 0.0
@@ -85,7 +95,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._upgrade_asked = upgrade_asked
         self._parser = httptools.HttpResponseParser(self)
         self._reset_message()
-        self._complete = False
+        self._complete = self._between_chunks = False
         self._head: ResponseHead | None = None
         self._informational: list[ResponseHead] = []
         self._parts: list[bytes] = []
@@ -140,10 +150,17 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self.received += len(data)
+        if self._between_chunks:
+            # One whole chunk, as engines send a token: the parser would come out where it went in.
+            start = data.find(b"\n", 2, MAX_CHUNK_START) + 1
+            if len(data) == CHUNK_SIZES.get(data[:start]) and data.endswith(b"\r\n"):
+                sink.on_data(data[start:-2], now, data)
+                return
         if self._tunnel:
             sink.on_data(data, now)
             return
         had_head = self._head is not None
+        self._chunk_ended = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -162,6 +179,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._head is None and not self._bounded(len(data)):
                 self._fail(sink, "invalid", now)
                 return
+        self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
         self._flush(sink, now)
         if self._complete and self._sink is sink:
             sink.on_end(self._trailers, now)
@@ -281,7 +299,14 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._parts.append(part)
 
+    def on_chunk_header(self) -> None:
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_ended = not self._complete
+
     def on_message_complete(self) -> None:
+        self._chunk_ended = False
         if self._head is None:
             self._reset_message()  # a 1xx: the next message starts from nothing
         elif self._head.status != 101:

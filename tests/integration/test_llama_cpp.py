@@ -262,6 +262,37 @@ def test_the_engine_and_the_sidecar_count_the_same_tokens(engine: str, sidecar: 
     assert _metric(sidecar, "llm_output_tokens_total") - before[1] == engine_tokens > 0
 
 
+SAME = {  # what the sidecar shows of the engine, and the engine's own name of it
+    "llm_engine_output_tokens_total": ["llamacpp:tokens_predicted_total"],
+    "llm_engine_input_tokens_total": ["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"],
+    "llm_engine_prefix_cache_hits_total": ["llamacpp:prompt_tokens_cached_total"],
+    "llm_engine_requests_running": ["llamacpp:requests_processing"],
+    "llm_engine_requests_waiting": ["llamacpp:requests_deferred"],
+}
+
+
+def test_the_engine_view_shows_what_the_engine_says(engine: str, sidecar: Address) -> None:
+    ask(sidecar.listen, "/v1/chat/completions", chat("hello"), "view")
+    said = {
+        shown: sum(_sum(f"http://{engine}/metrics", name) for name in names) for shown, names in SAME.items()
+    }
+    assert said["llm_engine_output_tokens_total"] > 0
+    deadline = time.monotonic() + 60  # the engine's page is read every 5 s, more seldom if that takes it long
+    found: dict[str, float] = {}
+    while found != said and time.monotonic() < deadline:
+        time.sleep(0.2)
+        found = {shown: _metric(sidecar, shown) for shown in SAME}
+    assert found == said
+    assert _metric(sidecar, "llm_engine_up") == 1
+    with urllib.request.urlopen(f"http://{sidecar.admin}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    instance = f'engine_instance="{engine}"'
+    assert f'llm_engine_info{{{instance},engine="llama.cpp",version="' in text
+    assert f'llm_engine_output_tokens_total{{{instance},model="tiny-chat"}} ' in text
+    assert f'llm_engine_signal_available{{{instance},signal="ttft"}} 0' in text
+    assert f'llm_engine_signal_available{{{instance},signal="output_tokens"}} 1' in text
+
+
 def _engine_tokens(engine: str) -> float:
     return _sum(f"http://{engine}/metrics", "llamacpp:tokens_predicted_total")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sidecar.config import Limits
 from sidecar.proxy import Proxy, Upstream
+from sidecar.proxy.upstream import UpstreamConnection
 
 from .wire import WITHIN, Engine, Script, Watched, Wire
 
@@ -153,13 +154,27 @@ async def relay(
     engine_reads: bool = True,
     **limits: float,
 ) -> AsyncIterator[Relay]:
-    """A started proxy in front of a scripted engine; checks the invariants when the test is through."""
+    """A started proxy in front of a scripted engine; checks the invariants when the test is through.
+
+    `buffers`: bytes for the kernel's buffers of the engine's sockets and of the proxy's own, which else grow.
+    """
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
     asyncio.get_running_loop().set_exception_handler(complaints.unhandled)
     engine = Engine(scripts or [[]], buffers=buffers, reading=engine_reads)
     between = Relay(engine, Limits(**{name: in_words(name, value) for name, value in limits.items()}), attach)
     _, between.port = await between.proxy.start("127.0.0.1", 0)
+    made = UpstreamConnection.connection_made
+    if buffers:
+        for server in between.proxy._servers:
+            for listening in server.sockets:
+                limit_buffers(listening, buffers)  # accepted sockets inherit it
+
+        def made_small(self: UpstreamConnection, transport: Any) -> None:
+            made(self, transport)
+            limit_buffers(transport.get_extra_info("socket"), buffers)
+
+        UpstreamConnection.connection_made = made_small  # type: ignore[method-assign]
     try:
         yield between
         if settles:
@@ -167,6 +182,7 @@ async def relay(
             check_exchanges(between.exchanges)
             assert engine.failures == []
     finally:
+        UpstreamConnection.connection_made = made  # type: ignore[method-assign]
         for client in between.clients:
             await client.close()
         await between.proxy.stop()
@@ -174,6 +190,11 @@ async def relay(
         logging.getLogger().removeHandler(complaints)
     assert complaints.seen == []
     check_exchanges(between.exchanges)
+
+
+def limit_buffers(sock: Any, size: int) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
 def in_words(name: str, value: float) -> float | str:

@@ -10,10 +10,10 @@ from .wire import Wire, body, head, pattern, ports, queued, request, send
 
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 
-TOTAL = 20 << 20
-STUCK = 16 << 20
-"""A writer has to be stopped before this. The kernel takes 3 to 9 MiB for the proxy's own two sockets, which
-grow by themselves; how much of it the proxy itself holds is measured apart."""
+TOTAL = 8 << 20
+STUCK = 6 << 20
+"""A writer has to be stopped before this: the kernel's buffers of all four sockets are small here, and how much
+the proxy itself holds is measured apart."""
 HELD = 512 << 10
 """Bytes that the sidecar may hold of one stalled stream."""
 

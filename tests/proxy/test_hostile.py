@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import sidecar.proxy.relay
+import sidecar.proxy.unseen
 from sidecar.core.record import RequestRecord
 from sidecar.proxy.observer import StreamObserver
 
@@ -71,7 +71,7 @@ JUNK: dict[str, bytes] = {
 async def test_junk_passes_and_what_follows_is_still_read(
     junk: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidecar.proxy.relay, "SLOW_CALL", 10.0)
+    monkeypatch.setattr(sidecar.proxy.unseen, "SLOW_CALL", 10.0)
     sinks = Sinks()
     said = TOKEN + junk + b"\n\n" + TOKEN + END
     async with relay(
@@ -97,7 +97,7 @@ def repeated(data: bytes, times: int) -> Step:
 
 @on_both_loops
 async def test_an_event_of_fifty_megabytes_passes_and_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar.proxy.relay, "SLOW_CALL", 10.0)
+    monkeypatch.setattr(sidecar.proxy.unseen, "SLOW_CALL", 10.0)
     sinks, times = Sinks(), 50
     piece = chunk(b"x" * MIB)
     script = [request, send(STREAM + chunk(TOKEN + b"data: ")), repeated(piece, times)]
@@ -130,7 +130,7 @@ def resident() -> int:
 async def test_a_stream_of_a_million_events_takes_no_more_memory_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sidecar.proxy.relay, "SLOW_CALL", 10.0)
+    monkeypatch.setattr(sidecar.proxy.unseen, "SLOW_CALL", 10.0)
     sinks, events, times = Sinks(), 250, 4000
     seen: list[int] = []
 

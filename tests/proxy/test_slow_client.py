@@ -2,7 +2,10 @@
 
 import asyncio
 from collections import defaultdict
-from statistics import median
+from statistics import mean
+from time import monotonic
+
+import pytest
 
 from sidecar.core.record import RequestRecord
 from sidecar.proxy.observer import StreamObserver
@@ -17,7 +20,8 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 PADDING = b": " + b"x" * 150_000 + b"\n\n"  # a comment: no token, but bytes that have to go somewhere
-TOKENS = 130
+ALONE = 30  # tokens that come without padding, before the buffers fill
+TOKENS = 160
 EVERY = 0.020
 
 
@@ -52,14 +56,19 @@ class Engine:
     """Generates a token at every tick; what the socket does not take waits for the next."""
 
     def __init__(self) -> None:
+        self.times: list[float] = []  # at which the first bytes of each token were sent
         self.pushed = 0
         self.blocked = 0
 
+    def mean_gap(self) -> float:
+        """Between the tokens that came alone."""
+        return (self.times[ALONE - 1] - self.times[0]) / (ALONE - 1)
+
     async def __call__(self, conn: Wire) -> None:
-        piece = TOKEN + PADDING
-        piece = b"%x\r\n%b\r\n" % (len(piece), piece)
-        for _ in range(TOKENS):
-            rest = piece
+        for number in range(TOKENS):
+            piece = TOKEN if number < ALONE else TOKEN + PADDING
+            self.times.append(monotonic())
+            piece = rest = b"%x\r\n%b\r\n" % (len(piece), piece)
             while rest := rest[conn.push(rest) :]:
                 self.blocked += 1
                 await asyncio.sleep(EVERY / 10)
@@ -93,19 +102,13 @@ async def test_itl_is_the_engines_and_the_write_wait_the_clients() -> None:
     assert fast_record.client_write_wait < slow_record.client_write_wait / 4
     assert slow_record.stalls == ()
     assert slow_record.tpot is None, "most of the generation was the client's time"
-    assert len(sinks.gaps[0]) > 5
-    for measure in (median, mean_of_middle):
-        assert 0.95 < measure(sinks.gaps[0]) / measure(sinks.gaps[1]) < 1.05
+    assert ALONE - 1 <= len(sinks.gaps[0]) < TOKENS - 1, "gaps while the client took nothing are left out"
+    assert min(sinks.gaps[0]) > EVERY / 2, "a backlog has no gaps"
+    assert mean(sinks.gaps[0][: ALONE - 1]) == pytest.approx(slow_engine.mean_gap(), rel=0.05)
+    assert mean(sinks.gaps[1][: ALONE - 1]) == pytest.approx(fast_engine.mean_gap(), rel=0.05)
 
 
 async def sinks_have_gaps(sinks: Sinks, number: int) -> None:
     async with asyncio.timeout(5):
         while not sinks.gaps[number]:
             await asyncio.sleep(EVERY / 4)
-
-
-def mean_of_middle(gaps: list[float]) -> float:
-    """The mean without the tenth at either end, which a busy machine makes."""
-    cut = len(gaps) // 10
-    middle = sorted(gaps)[cut : len(gaps) - cut]
-    return sum(middle) / len(middle)

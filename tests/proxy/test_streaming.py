@@ -46,6 +46,9 @@ CHUNK_FORMS = {
     "byte by byte": [b"%c" % byte for byte in b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"],
     "many chunks in a piece": [b"1\r\nh\r\n1\r\ne\r\n1\r\nl\r\n1\r\nl\r\n1\r\no\r\n0\r\n\r\n"],
     "leading zeros and extensions": [b'0005;a="b"\r\nhello\r\n000;c\r\n\r\n'],
+    "a whole chunk in each piece": [b"2\r\nhe\r\n", b"3\r\nllo\r\n", b"0\r\n\r\n"],
+    "whole chunks with sizes in every spelling": [b"01\r\nh\r\n", b"4;x\r\nello\r\n", b"0\r\n\r\n"],
+    "the last chunk behind another": [b"2\r\nhe\r\n", b"3\r\nllo\r\n0\r\n\r\n"],
 }
 
 
@@ -60,6 +63,30 @@ async def test_chunks_at_any_split_give_the_same_body_and_no_empty_chunk(pieces:
         message = await client.message()
         assert dechunked(message.partition(b"\r\n\r\n")[2]) == (b"hello", b"")
         await between.finished("clean")
+
+
+LOOKS_WHOLE = {
+    "the rest of a size": (
+        [b"1\r\nh\r\n1", b"5\r\n12345\r\n", b"x" * 14 + b"\r\n"],
+        b"h12345\r\n" + b"x" * 14,
+    ),
+    "data after a size": ([b"1\r\nh\r\n5\r\n", b"2\r\nab\r\n"], b"h2\r\nab"),
+    "data after data": ([b"c\r\nhhhhh", b"2\r\nab\r\n", b"\r\n"], b"hhhhh2\r\nab\r\n"),
+}
+
+
+@pytest.mark.parametrize(("pieces", "said"), LOOKS_WHOLE.values(), ids=LOOKS_WHOLE)
+@on_both_loops
+async def test_a_piece_that_only_looks_like_a_whole_chunk_is_none(pieces: list[bytes], said: bytes) -> None:
+    steps = [request, send(SSE)]
+    for piece in [b"1\r\n>\r\n", *pieces, b"0\r\n\r\n"]:
+        steps += [send(piece), turn]
+    async with relay(steps) as between:
+        client = await between.client(ASKS)
+        message = await client.message()
+        assert dechunked(message.partition(b"\r\n\r\n")[2]) == (b">" + said, b"")
+        [exchange] = await between.finished("clean")
+        assert exchange.response_body == b">" + said
 
 
 async def turn(_: object) -> None:
