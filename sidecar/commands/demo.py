@@ -22,13 +22,13 @@ from sidecar.emulator.table import Screen, screen, summary
 HELP = "show it all at once: an emulated engine, the sidecar in front, a light load, a live table"
 
 ENGINE = (
-    *("--model", "emulated", "--prefill-time", "60ms", "--prefill-ms-per-token", "0.2"),
-    *("--token-time", "20ms", "--jitter", "0.3", "--slots", "8"),
+    *("--model", "emulated", "--step-time", "14ms", "--sequence-time", "500us"),
+    *("--prefill-token-time", "100us", "--jitter", "0.3", "--max-seqs", "8"),
 )
 EXPLAINED = (
     "An emulated engine, the sidecar in front of it, and clients, some of whom leave.",
-    "The engine plans: first token after 60 ms + 0.2 ms a prompt token, then a token",
-    "every 20 ms ± 30 %, 8 requests at a time. The table is what the sidecar measured.",
+    "A step of the engine takes 14 ms + 0.5 ms a request + 0.1 ms a prompt token, ± 30 %,",
+    "for up to 8 requests at a time. The table is what the sidecar measured.",
 )
 REFRESH_SECONDS = 1.0
 

@@ -34,6 +34,11 @@ class Answer:
         return "".join(piece.text for piece in self.pieces if piece.kind == kind)
 
     @property
+    def first_text(self) -> int | None:
+        """Index of the first token that a client can see."""
+        return next((index for index, piece in enumerate(self.pieces) if piece.text), None)
+
+    @property
     def reasoning_tokens(self) -> int:
         """Tokens between the thinking tags."""
         return sum(piece.kind == "reasoning" for piece in self.pieces)
@@ -57,11 +62,11 @@ def answer(asked: Asked, natural: int, draws: random.Random) -> Answer:
     """The answer to one sequence of a request; `natural` is the length without a limit, in tokens."""
     if asked.tool is not None:
         ending = "stop" if asked.tool_is_named else "tool_calls"
-        return _cut(_call(asked.tool), asked.limit, ending)
+        return _cut(_call(asked.tool), asked.max_tokens, ending)
     length = asked.limit or natural
     spoken = _think(length, asked.shows_reasoning, draws) if asked.thinks else _talk(length, draws)
     if asked.limit is None:
-        return Answer((*spoken, END), "stop")
+        return _cut((*spoken, END), asked.max_tokens, "stop")
     return Answer(spoken, "length")
 
 
@@ -82,7 +87,7 @@ def _call(name: str) -> tuple[Piece, ...]:
     return (*CALL_HEAD, Piece("tool_name", name), *arguments, *CALL_TAIL, END)
 
 
-def _cut(pieces: tuple[Piece, ...], limit: int | None, finish_reason: str) -> Answer:
-    if limit is not None and limit < len(pieces):
+def _cut(pieces: tuple[Piece, ...], limit: int, finish_reason: str) -> Answer:
+    if limit < len(pieces):
         return Answer(pieces[:limit], "length")
     return Answer(pieces, finish_reason)

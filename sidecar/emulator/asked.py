@@ -1,6 +1,6 @@
 """What a request body asks for, or the error that vLLM 0.32 answers.
 
-Token counts are exact by definition: a word is a token, and the chat template adds four a message.
+Tokens are exact by definition: a word is a token, and the chat template puts four around each message.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-TEMPLATE_TOKENS = 4
-"""Tokens that the chat template puts around each message."""
+Prompt = tuple[str | int, ...]
+"""The tokens of one prompt."""
 
 
 class AskedError(Exception):
@@ -26,11 +26,15 @@ class Asked:
     """A valid request. `limit` is the most output tokens a sequence, `None` when the model decides."""
 
     model: str
-    prompts: tuple[int, ...]
-    """Prompt tokens, a prompt each; chat has one."""
+    prompts: tuple[Prompt, ...]
+    """Chat has one."""
     stream: bool
     n: int
     limit: int | None
+    max_tokens: int
+    """The limit, or what the context has room for."""
+    temperature: float
+    top_p: float
     include_usage: bool
     continuous_usage: bool
     thinks: bool
@@ -54,7 +58,7 @@ def read_chat(body: bytes, models: tuple[str, ...], max_model_len: int) -> Asked
         raise _invalid("messages must be a non-empty list of messages", "messages")
     tool = _tool(fields)
     thinks = tool is None and _thinks(fields, messages)
-    return _common(fields, models, (_chat_tokens(fields, messages),), max_model_len, thinks=thinks, tool=tool)
+    return _common(fields, models, (_chat_prompt(fields, messages),), max_model_len, thinks=thinks, tool=tool)
 
 
 def read_completion(body: bytes, models: tuple[str, ...], max_model_len: int) -> Asked:
@@ -65,14 +69,14 @@ def read_completion(body: bytes, models: tuple[str, ...], max_model_len: int) ->
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt or not all(isinstance(p, str | list) for p in prompt):
         raise _invalid("prompt must be a text, token ids or a non-empty list of them", "prompt")
-    prompts = tuple(max(1, len(p.split() if isinstance(p, str) else p)) for p in prompt)
+    prompts = tuple(tuple(p.split() if isinstance(p, str) else p) or ("<|bos|>",) for p in prompt)
     return _common(fields, models, prompts, max_model_len, thinks=False, tool=None)
 
 
 def _common(
     fields: Mapping[str, Any],
     models: tuple[str, ...],
-    prompts: tuple[int, ...],
+    prompts: tuple[Prompt, ...],
     max_model_len: int,
     *,
     thinks: bool,
@@ -81,10 +85,11 @@ def _common(
     model = fields.get("model") or models[0]
     if model not in models:
         raise AskedError(404, f"The model `{model}` does not exist.", "NotFoundError", "model")
-    temperature = fields.get("temperature")
-    if isinstance(temperature, int | float) and temperature < 0:
-        raise _invalid(f"temperature must be non-negative, got {float(temperature)}.", "temperature")
-    limit = _limit(fields, max(prompts), max_model_len)
+    temperature = _number(fields, "temperature")
+    if temperature < 0:
+        raise _invalid(f"temperature must be non-negative, got {temperature}.", "temperature")
+    longest = max(map(len, prompts))
+    limit = _limit(fields, longest, max_model_len)
     options = fields.get("stream_options") or {}
     return Asked(
         model=model,
@@ -92,6 +97,9 @@ def _common(
         stream=bool(fields.get("stream")),
         n=_positive(fields, "n") or 1,
         limit=limit,
+        max_tokens=limit or max_model_len - longest,
+        temperature=temperature,
+        top_p=_number(fields, "top_p"),
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         thinks=thinks,
@@ -131,14 +139,25 @@ def _positive(fields: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    """vLLM's default for temperature and top_p is 1."""
+    value = fields.get(name)
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _invalid(f"{name} must be a number.", name)
+    return float(value)
+
+
 def _invalid(message: str, param: str) -> AskedError:
     return AskedError(400, message, "BadRequestError", param)
 
 
-def _chat_tokens(fields: Mapping[str, Any], messages: list[dict[str, Any]]) -> int:
-    words = sum(len(_text(message).split()) for message in messages)
-    tools = len(str(fields.get("tools") or "").split())
-    return words + tools + TEMPLATE_TOKENS * len(messages)
+def _chat_prompt(fields: Mapping[str, Any], messages: list[dict[str, Any]]) -> Prompt:
+    prompt = str(fields.get("tools") or "").split()
+    for message in messages:
+        prompt += ("<|start|>", str(message.get("role")), *_text(message).split(), "<|end|>", "\n")
+    return tuple(prompt)
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -1,117 +1,184 @@
-"""The shell around the schedule: one timer, set to the next planned instant; a queue for each request.
+"""The shell around the scheduler: one timer, set to the planned end of the running step.
 
-Deadlines are absolute, so a late wake-up delays one event and nothing after it. Times are the event
-loop's (`time.monotonic`).
+When it fires, every token of the step is handed to its request, and each request writes once. Deadlines
+are absolute, so a late wake-up delays one step's bytes and nothing after it. Times are `time.monotonic`'s,
+not the event loop's, which uvloop has in milliseconds only.
 """
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import AsyncIterator
+import math
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from time import monotonic
 
+from sidecar.core.tracecontext import TraceContext
 from sidecar.emulator.answers import Answer, answer
 from sidecar.emulator.asked import Asked
-from sidecar.emulator.exposition import Exposition
-from sidecar.emulator.schedule import Schedule, Sequence, Token, Work, draws
+from sidecar.emulator.kv_cache import block_hashes
+from sidecar.emulator.options import Options
+from sidecar.emulator.scheduler import Scheduler, Step
+from sidecar.emulator.sequence import Sequence, Token, Work
 
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One request in the engine: its sequences (prompts x n) with their answers, and the tokens that fell."""
+    """One request in the engine: its sequences (prompts x n) with their answers, a choice each.
 
-    id: str
-    sequences: tuple[Sequence, ...]
+    `deliver` is called after a step that gave tokens, with the choice of each token. `done` is set when
+    all sequences have ended, or `limit` tokens were delivered: no token comes after that.
+    """
+
+    name: str
+    """The bare request id."""
+    response_id: str
+    asked: Asked
+    trace: TraceContext | None
     answers: tuple[Answer, ...]
-    _first_texts: dict[int, float] = field(default_factory=dict)
-    _fell: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
+    sequences: tuple[Sequence, ...]
+    done: "asyncio.Future[None]"
+    deliver: Callable[[list[int]], None]
+    limit: int | None = None
+    given: int = 0
+    open: int = 0
+    """Sequences that have not ended."""
+    text_from: tuple[int | None, ...] = ()
+    text_at: dict[int, float] = field(default_factory=dict)
+    """Choice -> instant of its first visible token."""
+    undelivered: list[int] = field(default_factory=list)
 
-    async def tokens(self) -> AsyncIterator[int]:
-        """The index of the choice to which each token belongs, when it falls, until all have fallen."""
-        for _ in range(sum(len(said.pieces) for said in self.answers)):
-            yield await self._fell.get()
 
-    def fell(self, token: Token) -> None:
-        """A token of one of the sequences fell."""
-        choice = self.sequences.index(token.sequence)
-        if self.answers[choice].pieces[token.index].text:
-            self._first_texts.setdefault(choice, token.at - token.sequence.arrived)
-        self._fell.put_nowait(choice)
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A sequence ended. `finish_reason` is what the response says, `abort` when its client left."""
 
-    def truth(self) -> list[dict[str, Any]]:
-        """What was planned and fell, a sequence each: seconds, `None` for what did not come.
+    run: Run
+    choice: int
+    finish_reason: str
 
-        `ttft` is the first token, `first_text` the first that a client can see.
-        """
-        return [
-            {"id": self.id, "choice": choice, "first_text": self._first_texts.get(choice)}
-            | _truth(sequence, self.answers[choice])
-            for choice, sequence in enumerate(self.sequences)
-        ]
+    @property
+    def sequence(self) -> Sequence:
+        """The sequence of that choice."""
+        return self.run.sequences[self.choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Who is told: of every step, and of every sequence that ended."""
+
+    on_step: Callable[[Step], None]
+    on_end: Callable[[Ended], None]
 
 
 class Engine:
-    """Runs a schedule in real time."""
+    """Runs a scheduler in real time. Build it inside a running event loop."""
 
-    def __init__(self, schedule: Schedule, exposition: Exposition, natural_tokens: int) -> None:
-        self.schedule, self.exposition = schedule, exposition
-        self.truths: deque[dict[str, Any]] = deque(maxlen=10_000)
-        self._natural_tokens, self._seed = natural_tokens, schedule.seed
-        self._numbers = itertools.count()
-        self._runs: dict[Sequence, Run] = {}
+    def __init__(self, options: Options, watchers: Watchers) -> None:
         self._loop = asyncio.get_running_loop()
+        self.started = monotonic()
+        self.scheduler = Scheduler(options.limits, options.costs, options.seed, self.started)
+        self._options, self._watchers = options, watchers
+        self._numbers = itertools.count()
+        self._places: dict[Sequence, tuple[Run, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, asked: Asked, request_id: str) -> Run:
-        """A request arrives now."""
-        now = self._loop.time()
-        sequences, answers = [], []
-        for prompt in (prompt for prompt in asked.prompts for _ in range(asked.n)):
-            said = answer(asked, self._natural_tokens, draws(self._seed, "words", next(self._numbers)))
-            sequences.append(self.schedule.submit(Work(prompt, len(said.pieces)), now))
-            answers.append(said)
-        run = Run(request_id, tuple(sequences), tuple(answers))
-        self._runs.update(dict.fromkeys(sequences, run))
+    def answers(self, asked: Asked) -> tuple[Answer, ...]:
+        """What the model will say, a choice each."""
+        return tuple(self._answer(asked) for _ in range(len(asked.prompts) * asked.n))
+
+    def submit(
+        self,
+        asked: Asked,
+        answers: tuple[Answer, ...],
+        name: str,
+        response_id: str,
+        trace: TraceContext | None,
+        deliver: Callable[[list[int]], None],
+        limit: int | None = None,
+    ) -> Run:
+        """A request arrives now; the arguments are those of a Run."""
+        now = monotonic()
+        prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
+        sequences = tuple(
+            self._queue(prompt, said, now) for prompt, said in zip(prompts, answers, strict=True)
+        )
+        done = self._loop.create_future()
+        run = Run(name, response_id, asked, trace, answers, sequences, done, deliver, limit)
+        run.open = len(sequences)
+        run.text_from = tuple(said.first_text for said in answers)
+        if limit == 0:
+            done.set_result(None)
+        self._places.update((sequence, (run, choice)) for choice, sequence in enumerate(sequences))
         self.turn()
         return run
 
-    def leave(self, run: Run) -> None:
-        """Its response has ended, or its client went away: what had not finished frees its slot now."""
-        now = self._loop.time()
-        for sequence in run.sequences:
-            if not sequence.finished:
-                self.schedule.leave(sequence, now)
+    def leave(self, run: Run, finish_reason: str = "abort") -> None:
+        """Its response has ended, or its client went away: what had not finished is free now."""
+        if not run.open:
+            return
         self.turn()
-        for sequence in run.sequences:
-            self._runs.pop(sequence, None)
-        self.truths.extend(run.truth())
+        for choice, sequence in enumerate(run.sequences):
+            if not sequence.finished:
+                self.scheduler.leave(sequence)
+                del self._places[sequence]
+                self._watchers.on_end(Ended(run, choice, finish_reason))
+        run.open = 0
+        self.turn()
 
-    def turn(self) -> None:
-        """Hand out every token that has fallen by now, and sleep until the next."""
-        for token in self.schedule.advance(self._loop.time()):
-            self._deliver(token)
+    def close(self) -> None:
+        """No more turns."""
         if self._timer is not None:
             self._timer.cancel()
-        at = self.schedule.next_at()
-        self._timer = None if at is None else self._loop.call_at(at, self.turn)
 
-    def _deliver(self, token: Token) -> None:
-        sequence = token.sequence
-        run = self._runs[sequence]
-        self.exposition.token(token)
-        run.fell(token)
+    def turn(self) -> None:
+        """Hand out every token of the steps that have ended by now, and sleep until the next."""
+        now = monotonic()
+        touched: dict[Run, None] = {}
+        while (step := self.scheduler.advance(now)) is not None:
+            self._watchers.on_step(step)
+            for token in step.tokens:
+                run = self._give(token, step.ended)
+                if run.undelivered:
+                    touched[run] = None
+        for run in touched:
+            choices, run.undelivered = run.undelivered, []
+            run.deliver(choices)
+        self._sleep()
+
+    def _sleep(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self.scheduler.next_at()
+        self._timer = (
+            None if at is None else self._loop.call_later(_milliseconds(at - monotonic()), self.turn)
+        )
+
+    def _give(self, token: Token, at: float) -> Run:
+        run, choice = self._places[token.sequence]
+        if token.number == run.text_from[choice]:
+            run.text_at[choice] = at
+        if run.limit is None or run.given < run.limit:
+            run.given += 1
+            run.undelivered.append(choice)
         if token.ends:
-            reason = run.answers[run.sequences.index(sequence)].finish_reason
-            self.exposition.finished(sequence, reason)
+            run.open -= 1
+            del self._places[token.sequence]
+            self._watchers.on_end(Ended(run, choice, run.answers[choice].finish_reason))
+        if (not run.open or run.given == run.limit) and not run.done.done():
+            run.done.set_result(None)
+        return run
+
+    def _answer(self, asked: Asked) -> Answer:
+        words = random.Random(f"{self._options.seed}/words/{next(self._numbers)}")  # noqa: S311 (repeatable)
+        return answer(asked, self._options.natural_tokens, words)
+
+    def _queue(self, prompt: tuple[str | int, ...], said: Answer, now: float) -> Sequence:
+        hashes = block_hashes(prompt, self._options.limits.block_size)
+        frontend = self._options.frontend_time + self._options.frontend_per_token * len(prompt)
+        return self.scheduler.submit(Work(len(prompt), len(said.pieces), hashes), now, frontend)
 
 
-def _truth(sequence: Sequence, said: Answer) -> dict[str, Any]:
-    since = sequence.arrived
-    stamps = {"queue": sequence.started, "ttft": sequence.first, "e2e": sequence.last}
-    spans = {name: None if at is None else at - since for name, at in stamps.items()}
-    prefill = None if sequence.first is None else sequence.first - (sequence.started or 0.0)
-    decode = None if sequence.last is None else sequence.last - (sequence.first or 0.0)
-    tokens = {"prompt_tokens": sequence.work.prompt_tokens, "output_tokens": sequence.tokens}
-    reason = said.finish_reason if sequence.finished else "abort"
-    return spans | {"prefill": prefill, "decode": decode, "finish_reason": reason} | tokens
+def _milliseconds(delay: float) -> float:
+    """Rounded up, as both event loops can do no better, and one would wake up before the time."""
+    return max(0, math.ceil(delay * 1000)) / 1000

@@ -1,130 +1,200 @@
-"""vLLM 0.32's /metrics page: names, labels, buckets and moments of recording, from planned instants.
+"""vLLM 0.32's /metrics page, from planned instants: what is recorded, when, and by which clock.
 
-Live: TTFT and prompt tokens at a sequence's first token, inter-token latency and generated tokens at each.
-At the end: end-to-end, queue, prefill, decode, inference, lengths, finish reason. A sequence whose client
-left is in the live families only (vLLM issue 31503).
+Live: step tokens, generated tokens and inter-token latency at each step; TTFT and prompt tokens at a
+sequence's first token; cache counters when it is admitted. At the end: end-to-end, queue, prefill, decode,
+inference, lengths, finish reason. A sequence whose client left is in the live families only (vLLM issue
+31503); one that broke is counted by its reason and nothing else. TTFT and end-to-end are differences of
+the wall clock, all else is monotonic.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from bisect import bisect_left
+from collections.abc import Iterator
 
-from sidecar.emulator.schedule import Schedule, Sequence, Token
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from sidecar.emulator import families
+from sidecar.emulator.clock import WallClock
+from sidecar.emulator.engine import Ended, Run
+from sidecar.emulator.scheduler import Limits, Scheduler, Step
+from sidecar.emulator.sequence import Phases, Sequence
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-
-TTFT_BUCKETS = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-TOKEN_BUCKETS = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-)
-REQUEST_BUCKETS = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
-LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
-FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+LABELS = ("engine", "model_name")
 # vLLM counts what the engine saw; "tool_calls" is the API server's word for a stop.
 REASON_OF = {"tool_calls": "stop"}
 
-GAUGES = {
-    "num_requests_running": "Number of requests in model execution batches.",
-    "num_requests_waiting": "Number of requests waiting to be processed.",
-    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
-}
-COUNTERS = {
-    "prefix_cache_queries": "Prefix cache queries, in terms of number of queried tokens.",
-    "prefix_cache_hits": "Prefix cache hits, in terms of number of cached tokens.",
-    "num_preemptions": "Cumulative number of preemption from the engine.",
-    "prompt_tokens": "Number of prefill tokens processed.",
-    "generation_tokens": "Number of generation tokens processed.",
-}
-HISTOGRAMS = {
-    "time_to_first_token_seconds": ("Histogram of time to first token in seconds.", TTFT_BUCKETS),
-    "inter_token_latency_seconds": ("Histogram of inter-token latency in seconds.", TOKEN_BUCKETS),
-    "request_time_per_output_token_seconds": (
-        "Histogram of time_per_output_token_seconds per request.",
-        TOKEN_BUCKETS,
-    ),
-    "e2e_request_latency_seconds": ("Histogram of e2e request latency in seconds.", REQUEST_BUCKETS),
-    "request_queue_time_seconds": (
-        "Histogram of time spent in WAITING phase for request.",
-        REQUEST_BUCKETS,
-    ),
-    "request_inference_time_seconds": (
-        "Histogram of time spent in RUNNING phase for request.",
-        REQUEST_BUCKETS,
-    ),
-    "request_prefill_time_seconds": (
-        "Histogram of time spent in PREFILL phase for request.",
-        REQUEST_BUCKETS,
-    ),
-    "request_decode_time_seconds": (
-        "Histogram of time spent in DECODE phase for request.",
-        REQUEST_BUCKETS,
-    ),
-    "request_prompt_tokens": ("Number of prefill tokens processed.", LENGTH_BUCKETS),
-    "request_generation_tokens": ("Number of generation tokens processed.", LENGTH_BUCKETS),
-}
+
+Rows = dict[tuple[str, ...], float]
+"""Label values -> value of the sample."""
 
 
-class Exposition:
-    """The engine's metrics; `kv_tokens` is the size of its KV cache."""
+class Histogram:
+    """Counts between the bounds, and the sum."""
 
-    def __init__(self, model: str, kv_tokens: int) -> None:
-        self._registry = CollectorRegistry()
-        self._kv_tokens = kv_tokens
-        own, labels, of = self._registry, ("engine", "model_name"), ("0", model)
-        self._gauges = {n: Gauge(f"vllm:{n}", h, labels, registry=own).labels(*of) for n, h in GAUGES.items()}
-        self._counters = {
-            n: Counter(f"vllm:{n}", h, labels, registry=own).labels(*of) for n, h in COUNTERS.items()
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        """A value on a bound belongs to the bucket below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, by upper bound."""
+        so_far, result = 0, []
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            so_far += count
+            result.append((_le(bound), float(so_far)))
+        return result
+
+
+class Exposition(Collector):
+    """The engine's numbers. `max_model_len` bounds the buckets of lengths."""
+
+    def __init__(
+        self, model: str, limits: Limits, max_model_len: int, clock: WallClock, scheduler: Scheduler
+    ) -> None:
+        self._model, self._limits, self._clock, self._scheduler = model, limits, clock, scheduler
+        self._created = clock.at(clock.origin)
+        self._counters = dict.fromkeys(families.COUNTERS, 0)
+        self._labelled = {
+            name: dict.fromkeys(values, 0) for name, (_, _, values) in families.LABELLED_COUNTERS.items()
         }
+        self._rejections = dict.fromkeys(families.REJECTIONS[2], 0)
+        lengths = families.lengths(max_model_len)
         self._histograms = {
-            name: Histogram(f"vllm:{name}", help_, labels, buckets=buckets, registry=own).labels(*of)
-            for name, (help_, buckets) in HISTOGRAMS.items()
+            name: Histogram(bounds or lengths) for name, (_, bounds) in families.HISTOGRAMS.items()
         }
-        success = Counter(
-            "vllm:request_success",
-            "Count of successfully processed requests.",
-            (*labels, "finished_reason"),
-            registry=own,
-        )
-        self._success = {reason: success.labels(*of, reason) for reason in FINISHED_REASONS}
 
-    def token(self, token: Token) -> None:
-        """A token fell."""
-        sequence = token.sequence
-        self._counters["generation_tokens"].inc()
-        if token.gap is not None:
-            self._histograms["inter_token_latency_seconds"].observe(token.gap)
+    def stepped(self, step: Step) -> None:
+        """A step ended."""
+        counters = self._counters
+        counters["prefix_cache_queries"] += step.queried
+        counters["prefix_cache_hits"] += step.hit
+        counters["num_preemptions"] += step.preempted
+        counters["generation_tokens"] += len(step.tokens)
+        gaps, prompts = self._histograms["inter_token_latency_seconds"], 0
+        for token in step.tokens:
+            if token.gap is not None:
+                gaps.observe(token.gap)
+            else:
+                prompts += token.sequence.work.prompt_tokens
+                self._prefilled(token.sequence, step.ended)
+        self._histograms["iteration_tokens_total"].observe(prompts + len(step.tokens))
+
+    def ended(self, ended: Ended) -> None:
+        """A sequence ended."""
+        reason = REASON_OF.get(ended.finish_reason, ended.finish_reason)
+        if reason == "abort":
             return
-        self._histograms["time_to_first_token_seconds"].observe(token.at - sequence.arrived)
-        self._counters["prompt_tokens"].inc(sequence.work.prompt_tokens)
-        self._counters["prefix_cache_queries"].inc(sequence.work.prompt_tokens)
+        self._labelled["request_success"][reason] += 1
+        if (phases := ended.sequence.phases) is not None:
+            for name, value in self._at_end(ended, phases).items():
+                self._histograms[name].observe(value)
+            if not ended.run.open:
+                self._answered(ended.run)
 
-    def finished(self, sequence: Sequence, finish_reason: str) -> None:
-        """The last token of a sequence fell."""
-        started, first, last = sequence.started, sequence.first, sequence.last
-        assert started is not None and first is not None and last is not None  # noqa: PT018
-        decode, tokens = last - first, sequence.tokens
-        values = {
-            "e2e_request_latency_seconds": last - sequence.arrived,
-            "request_queue_time_seconds": started - sequence.arrived,
-            "request_prefill_time_seconds": first - started,
-            "request_decode_time_seconds": decode,
-            "request_inference_time_seconds": last - started,
-            "request_time_per_output_token_seconds": decode / (tokens - 1) if tokens > 1 else 0.0,
-            "request_prompt_tokens": sequence.work.prompt_tokens,
-            "request_generation_tokens": tokens,
+    def rejected(self) -> None:
+        """The queue was full."""
+        self._rejections["max_num_queued_reqs"] += 1
+
+    def render(self) -> bytes:
+        """The page."""
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, with the queue as it is now."""
+        of = ("0", self._model)
+        yield from self._gauges(of)
+        for name, value in self._counters.items():
+            yield self._counter(name, families.COUNTERS[name], LABELS, {of: value})
+        for name, values in self._labelled.items():
+            help_, label, _ = families.LABELLED_COUNTERS[name]
+            rows: Rows = {(*of, labelled): count for labelled, count in values.items()}
+            yield self._counter(name, help_, (*LABELS, label), rows)
+        rejections: Rows = {(self._model, reason): count for reason, count in self._rejections.items()}
+        yield self._counter(*families.REJECTIONS[:2], ("model_name", "reason"), rejections)
+        for name, histogram in self._histograms.items():
+            family = HistogramMetricFamily(f"vllm:{name}", families.HISTOGRAMS[name][0], labels=LABELS)
+            family.add_metric(of, histogram.buckets(), histogram.sum)
+            family.add_sample(f"vllm:{name}_created", dict(zip(LABELS, of, strict=True)), self._created)
+            yield family
+
+    def _gauges(self, of: tuple[str, str]) -> Iterator[Metric]:
+        scheduler = self._scheduler
+        waiting = len(scheduler.waiting)
+        values = (len(scheduler.running), waiting, scheduler.cache.used / self._limits.kv_blocks)
+        for (name, help_), value in zip(families.GAUGES.items(), values, strict=True):
+            yield _gauge(f"vllm:{name}", help_, LABELS, {of: value})
+        by_reason: Rows = {(*of, "capacity"): waiting, (*of, "deferred"): 0}
+        name, help_ = families.WAITING_BY_REASON
+        yield _gauge(f"vllm:{name}", help_, (*LABELS, "reason"), by_reason)
+        config = {
+            "block_size": str(self._limits.block_size),
+            "enable_prefix_caching": str(self._limits.prefix_caching),
+            "engine": "0",
+            "num_gpu_blocks": str(self._limits.kv_blocks),
         }
-        for name, value in values.items():
-            self._histograms[name].observe(value)
-        self._success[REASON_OF.get(finish_reason, finish_reason)].inc()
+        name, help_ = families.CACHE_CONFIG
+        yield _gauge(f"vllm:{name}", help_, tuple(config), {tuple(config.values()): 1})
+        help_ = "Start time of the process since unix epoch in seconds."
+        yield _gauge("process_start_time_seconds", help_, (), {(): self._created})
 
-    def render(self, schedule: Schedule) -> bytes:
-        """The page, with the queue as it is now."""
-        self._gauges["num_requests_running"].set(len(schedule.running))
-        self._gauges["num_requests_waiting"].set(len(schedule.waiting))
-        self._gauges["kv_cache_usage_perc"].set(schedule.tokens_held() / self._kv_tokens)
-        return generate_latest(self._registry)
+    def _counter(self, name: str, help_: str, labels: tuple[str, ...], rows: Rows) -> Metric:
+        family = CounterMetricFamily(f"vllm:{name}", help_, labels=labels)
+        for values, value in rows.items():
+            family.add_metric(values, value, created=self._created)
+        return family
+
+    def _prefilled(self, sequence: Sequence, at: float) -> None:
+        prompt, cached = sequence.work.prompt_tokens, sequence.cached_tokens
+        self._counters["prompt_tokens"] += prompt
+        self._counters["prompt_tokens_cached"] += cached
+        self._labelled["prompt_tokens_by_source"]["local_compute"] += prompt - cached
+        self._labelled["prompt_tokens_by_source"]["local_cache_hit"] += cached
+        self._labelled["prompt_tokens_cached_by_source"]["device"] += cached
+        ttft = self._clock.at(at) - self._clock.at(sequence.arrived)
+        self._histograms["time_to_first_token_seconds"].observe(ttft)
+
+    def _at_end(self, ended: Ended, phases: Phases) -> dict[str, float]:
+        sequence, (_, last, queue, prefill, decode) = ended.sequence, phases
+        gaps = sequence.tokens - 1
+        return {
+            "e2e_request_latency_seconds": self._clock.at(last) - self._clock.at(sequence.arrived),
+            "request_queue_time_seconds": queue,
+            "request_prefill_time_seconds": prefill,
+            "request_decode_time_seconds": decode,
+            "request_inference_time_seconds": prefill + decode,
+            "request_time_per_output_token_seconds": decode / gaps if gaps else 0.0,
+            "request_prompt_tokens": sequence.work.prompt_tokens,
+            "request_generation_tokens": sequence.tokens,
+            "request_params_max_tokens": ended.run.asked.max_tokens,
+            "request_prefill_kv_computed_tokens": sequence.work.prompt_tokens - sequence.cached_tokens,
+            "request_num_preemptions": sequence.preemptions,
+        }
+
+    def _answered(self, run: Run) -> None:
+        """Once a request, however many sequences it has."""
+        most = max(sequence.tokens for sequence in run.sequences)
+        self._histograms["request_max_num_generation_tokens"].observe(most)
+        self._histograms["request_params_n"].observe(run.asked.n)
+
+
+def _gauge(name: str, help_: str, labels: tuple[str, ...], rows: Rows) -> Metric:
+    family = GaugeMetricFamily(name, help_, labels=labels)
+    for values, value in rows.items():
+        family.add_metric(values, value)
+    return family
+
+
+def _le(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(float(bound))

@@ -1,73 +1,57 @@
 """The HTTP side: vLLM's routes on aiohttp.
 
-The head of a stream goes out at once, also while the request queues, as vLLM's does. Each event is one
-HTTP chunk. A client that goes away cancels its handler, which frees the slot.
+The head of a stream goes out at once, also while the request queues, as vLLM's does. A client that goes
+away cancels its handler, which frees the sequences of its request.
 """
 
 import asyncio
-import secrets
 import signal
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from email.utils import formatdate
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from sidecar.emulator import asked, wire
+from sidecar.emulator import wire
 from sidecar.emulator.asked import Asked, AskedError
-from sidecar.emulator.engine import Engine, Run
+from sidecar.emulator.clock import WallClock
+from sidecar.emulator.engine import Ended, Engine, Watchers
+from sidecar.emulator.exchange import ENDPOINTS, Endpoint, EngineError, Exchange
+from sidecar.emulator.exporter import Exporter
 from sidecar.emulator.exposition import CONTENT_TYPE, Exposition
-from sidecar.emulator.schedule import Schedule, TimeModel
+from sidecar.emulator.options import Options, fault_of
+from sidecar.emulator.scheduler import Step
+from sidecar.emulator.spans import span_of
+from sidecar.emulator.truth import Truths
 
 VERSION = "0.32.0"
 KEEP_ALIVE_SECONDS = 5.0
 """uvicorn's default, which vLLM keeps."""
-COMMON_HEADERS = {"Server": "uvicorn", "Vary": "Origin"}
 MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the emulated engine is."""
-
-    models: tuple[str, ...] = ("emulated",)
-    times: TimeModel = field(default_factory=TimeModel)
-    seed: int = 0
-    natural_tokens: int = 64
-    """Output tokens of a request without a limit, without the end token."""
-    max_model_len: int = 32_768
-    kv_tokens: int = 131_072
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One generating endpoint: how its request is read and its response written."""
-
-    id_prefix: str
-    read: Callable[[bytes, tuple[str, ...], int], Asked]
-    events: Callable[[wire.Reply], wire.EventWriter]
-    body: Callable[[wire.Reply], bytes]
-
-
-ENDPOINTS = {
-    "/v1/chat/completions": Endpoint("chatcmpl-", asked.read_chat, wire.chat_events, wire.chat_body),
-    "/v1/completions": Endpoint("cmpl-", asked.read_completion, wire.completion_events, wire.completion_body),
-}
-
-
 class Server:
-    """The routes. Build it inside a running event loop."""
+    """The routes. Build it inside a running event loop. Raises OptionsError."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
-        exposition = Exposition(options.models[0], options.kv_tokens)
-        self.engine = Engine(Schedule(options.times, options.seed), exposition, options.natural_tokens)
-        self._started = int(time.time())
+        self.options, self.context = options, options.context
+        self.truths = Truths(options.truth)
+        self.engine = Engine(options, Watchers(self._stepped, self._ended))
+        self.clock = WallClock(time.time(), self.engine.started, options.clock)
+        self.exposition = Exposition(
+            options.models[0], options.limits, self.context, self.clock, self.engine.scheduler
+        )
+        self._exporter = None if options.otlp is None else Exporter(options.otlp, options.otlp_delay)
+        self._requests = 0
 
     def application(self) -> web.Application:
         """An aiohttp application with vLLM's routes and `/emulator/truth`."""
-        application = web.Application(middlewares=[_plain_errors], client_max_size=MAX_BODY_BYTES)
+        application = web.Application(middlewares=[self._vllm_errors], client_max_size=MAX_BODY_BYTES)
+        application.on_response_prepare.append(self._add_headers)
+        application.on_cleanup.append(self._close)
         for path, endpoint in ENDPOINTS.items():
             application.router.add_post(path, self._generating(endpoint))
         for path, handler in {
@@ -80,74 +64,86 @@ class Server:
             application.router.add_get(path, handler)
         return application
 
+    def _stepped(self, step: Step) -> None:
+        self.exposition.stepped(step)
+
+    def _ended(self, ended: Ended) -> None:
+        self.exposition.ended(ended)
+        self.truths.add(ended)
+        if self._exporter is not None and (span := span_of(ended, self.clock)) is not None:
+            self._exporter.add(span)
+
     def _generating(self, endpoint: Endpoint) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
-            body = await request.read()
-            wants = endpoint.read(body, self.options.models, self.options.max_model_len)
-            name = request.headers.get("X-Request-Id") or secrets.token_hex(8)
-            run = self.engine.submit(wants, name)
-            reply = wire.Reply(wants, run.answers, endpoint.id_prefix + name, int(time.time()))
-            try:
-                if wants.stream:
-                    return await _stream(request, run, endpoint.events(reply))
-                async for _ in run.tokens():
-                    pass
-                return _json(endpoint.body(reply))
-            finally:
-                self.engine.leave(run)
+            wants = self._admit(endpoint.read(await request.read(), self.options.models, self.context))
+            self._requests += 1
+            fault = fault_of(self.options.faults, self._requests)
+            exchange = Exchange(self.engine, self.clock, self.options, endpoint, request, wants, fault)
+            return await (exchange.stream() if wants.stream else exchange.answer())
 
         return generate
 
+    def _admit(self, wants: Asked) -> Asked:
+        """What the server's options make of it. Raises AskedError when the queue is full."""
+        api = self.options.api
+        if api.max_queued is not None and self.engine.scheduler.queued >= api.max_queued:
+            self.exposition.rejected()
+            raise AskedError(503, "The request queue is full.", "ServiceUnavailableError", None)
+        if api.force_include_usage:
+            return replace(wants, include_usage=True, continuous_usage=True)
+        return wants
+
     async def _models(self, _request: web.Request) -> web.Response:
-        return _json(wire.models_body(self.options.models, self._started, self.options.max_model_len))
+        created = int(self.clock.at(self.engine.started))
+        return _json(wire.models_body(self.options.models, created, self.context))
 
     async def _health(self, _request: web.Request) -> web.Response:
-        return web.Response(headers=COMMON_HEADERS)
+        return web.Response()
 
     async def _version(self, _request: web.Request) -> web.Response:
         return _json(b'{"version":"%b"}' % VERSION.encode())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         self.engine.turn()
-        page = self.engine.exposition.render(self.engine.schedule)
-        return web.Response(body=page, headers=COMMON_HEADERS | {"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self.exposition.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _truth(self, _request: web.Request) -> web.Response:
-        return web.json_response(list(self.engine.truths))
+        return web.json_response(list(self.truths.latest))
 
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "uvicorn"
+        response.headers["Vary"] = "Origin"
+        response.headers["Date"] = formatdate(self.clock.at(time.monotonic()), usegmt=True)
+        if self.options.api.request_id_headers:
+            response.headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 
-async def _stream(request: web.Request, run: Run, writer: wire.EventWriter) -> web.StreamResponse:
-    headers = COMMON_HEADERS | {"Content-Type": "text/event-stream; charset=utf-8"}
-    response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
-    async for choice in run.tokens():
-        for event in writer.token(choice):
-            await response.write(event)
-    for event in writer.end():
-        await response.write(event)
-    await response.write_eof()
-    return response
+    @web.middleware
+    async def _vllm_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refusals in OpenAI's shape; unknown routes as FastAPI answers them."""
+        try:
+            return await handler(request)
+        except AskedError as refused:
+            return _json(wire.error_body(refused), refused.status)
+        except EngineError:
+            return _json(wire.BROKEN_BODY, 500)
+        except web.HTTPException as error:
+            return _json(b'{"detail":"%b"}' % error.reason.encode(), error.status)
+
+    async def _close(self, _application: web.Application) -> None:
+        self.engine.close()
+        self.truths.close()
+        if self._exporter is not None:
+            await self._exporter.close()
 
 
 def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, headers=COMMON_HEADERS, content_type="application/json")
-
-
-@web.middleware
-async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refusals in OpenAI's shape; unknown routes as FastAPI answers them."""
-    try:
-        return await handler(request)
-    except AskedError as refused:
-        return _json(wire.error_body(refused), refused.status)
-    except web.HTTPException as error:
-        return _json(b'{"detail":"%b"}' % error.reason.encode(), error.status)
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 async def start(options: Options, host: str, port: int) -> tuple[web.AppRunner, str]:
     """Listen; port 0 takes a free one. Returns the runner (call its `cleanup`) and HOST:PORT.
 
-    Raises OSError when the address can't be had.
+    Raises OSError when the address can't be had, OptionsError.
     """
     runner = web.AppRunner(
         Server(options).application(),
@@ -157,13 +153,17 @@ async def start(options: Options, host: str, port: int) -> tuple[web.AppRunner, 
         shutdown_timeout=0.1,
     )
     await runner.setup()
-    await web.TCPSite(runner, host, port, backlog=1024).start()
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+    except OSError:
+        await runner.cleanup()
+        raise
     bound_host, bound_port = runner.addresses[0][:2]
     return runner, f"{bound_host}:{bound_port}"
 
 
 async def serve(options: Options, address: tuple[str, int], announce: Callable[[str], None]) -> None:
-    """Run until SIGTERM or SIGINT; `announce(listen)` is called when ready. Raises OSError."""
+    """Run until SIGTERM or SIGINT; `announce(listen)` is called when ready. Raises as `start`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,12 +1,13 @@
 """Pieces of an answer -> the JSON and events that vLLM 0.32 sends, field for field.
 
-Seen on the wire of the real server: a role event when the first token exists; one event a token; finish
-reason `length` in the last token's event, `stop` and `tool_calls` in an event of their own; usage in an
-event with empty `choices`; `system_fingerprint` in the last event only; with continuous usage the count
-of the event's own choice in every event. Tokens held back by a parser send nothing.
+Seen on the wire of the real server: a role event when the first token exists; one event a token, or a
+few tokens in one event with a stream interval or a slow reader; finish reason `length` in the last
+token's event, `stop` and `tool_calls` in an event of their own when it has no text; usage in an event with
+empty `choices`; `system_fingerprint` in the last event only; with continuous usage the count of the event's
+own choice in every event. Tokens held back by a parser send nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +17,18 @@ from sidecar.emulator.answers import Answer, Piece
 from sidecar.emulator.asked import Asked, AskedError
 
 DONE = b"data: [DONE]\n\n"
+BROKEN_BODY = (
+    b'{"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause.", '
+    b'"type": "InternalServerError", "param": null, "code": 500}}'
+)
+"""What vLLM answers when its engine broke."""
+BROKEN = b"data: %b\n\n" % BROKEN_BODY
+KEEP_ALIVE = b": keep-alive\n\n"
 FINGERPRINT = "vllm-0.32.0-emulated"
 
 Json = dict[str, Any]
+TEXT_MARK = "\x01"
+TEXT_MARK_JSON = msgspec.json.encode(TEXT_MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +45,15 @@ class Reply:
         """The fields that every body and event begins with."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.asked.model}
 
-    def usage(self) -> Json:
-        """Exact counts of the whole response; a prompt counts once, however many choices it has."""
+    def usage(self, cached: int | None) -> Json:
+        """Exact counts of the whole response; a prompt counts once, however many choices it has.
+
+        `cached` are the prompt tokens that the prefix cache had; `None`: not told.
+        """
         completion = sum(len(answer.pieces) for answer in self.answers)
         reasoning = sum(answer.reasoning_tokens for answer in self.answers)
-        return usage(self.asked, sum(self.asked.prompts), completion, reasoning)
+        details = None if cached is None else {"cached_tokens": cached, "created_cache_tokens": 0}
+        return usage(self.asked, sum(map(len, self.asked.prompts)), completion, reasoning, details)
 
 
 @dataclass(slots=True)
@@ -48,33 +62,45 @@ class EventWriter:
 
     reply: Reply
     object: str
-    choice_of: "Callable[[EventWriter, int, Piece | None, str | None], Json]"
+    choice_of: "Callable[[EventWriter, int, Sequence[Piece], str | None], Json]"
     has_roles: bool
     _sent: dict[int, int] = field(default_factory=dict)
     _reasoned: dict[int, int] = field(default_factory=dict)
+    _templates: dict[tuple[int, str], tuple[bytes, bytes]] = field(default_factory=dict)
     _open: int = 0
 
     def __post_init__(self) -> None:
         self._open = len(self.reply.answers)
 
-    def token(self, choice: int) -> list[bytes]:
-        """The next token of a choice fell: the events that go out for it."""
+    def tokens(self, choice: int, count: int = 1) -> list[bytes]:
+        """The next `count` tokens of a choice go out together: their event, if they have one."""
         answer = self.reply.answers[choice]
-        count = self._sent.get(choice, 0)
-        piece = answer.pieces[count]
+        sent = self._sent.get(choice, 0)
+        if count == 1 and sent and sent + 1 < len(answer.pieces):
+            kind, text = answer.pieces[sent]
+            template = self._templates.get((choice, kind))
+            if template is not None and text:  # most tokens of most streams
+                self._sent[choice] = sent + 1
+                return [_filled(template, text)]
+        pieces = answer.pieces[sent : sent + count]
         events = [] if self._sent or not self.has_roles else self._roles()
-        self._sent[choice] = count + 1
-        self._reasoned[choice] = self._reasoned.get(choice, 0) + (piece.kind == "reasoning")
-        if count + 1 < len(answer.pieces):
-            return [*events, self._event(choice, piece, None)] if piece.text else events
+        self._sent[choice] = sent + count
+        if self.reply.asked.continuous_usage:
+            reasoned = sum(piece.kind == "reasoning" for piece in pieces)
+            self._reasoned[choice] = self._reasoned.get(choice, 0) + reasoned
+        pieces = tuple(piece for piece in pieces if piece.text)
+        if sent + count < len(answer.pieces):
+            return [*events, self._running_event(choice, pieces)] if pieces else events
         self._open -= 1
-        return [*events, self._event(choice, piece if piece.text else None, answer.finish_reason)]
+        return [*events, self._event(choice, pieces, answer.finish_reason)]
 
-    def end(self) -> list[bytes]:
-        """Usage where it was asked for, then `[DONE]`."""
+    def end(self, cached: int | None = None, metrics: Json | None = None) -> list[bytes]:
+        """Usage where it was asked for, with the engine's own `metrics` if given, then `[DONE]`."""
         if not self.reply.asked.include_usage:
             return [DONE]
-        tail: Json = {"choices": [], "usage": self.reply.usage(), "system_fingerprint": FINGERPRINT}
+        tail: Json = {"choices": [], "usage": self.reply.usage(cached), "system_fingerprint": FINGERPRINT}
+        if metrics is not None:
+            tail["metrics"] = {name: value for name, value in metrics.items() if value is not None}
         return [_sse(self.reply.envelope(self.object) | tail), DONE]
 
     def _roles(self) -> list[bytes]:
@@ -86,8 +112,24 @@ class EventWriter:
         body = {"choices": [first | {"logprobs": None, "finish_reason": None}]} | self._counts(choice)
         return _sse(self.reply.envelope(self.object) | body | {"prompt_token_ids": None, "prompt_text": None})
 
-    def _event(self, choice: int, piece: Piece | None, finish_reason: str | None) -> bytes:
-        body: Json = {"choices": [self.choice_of(self, choice, piece, finish_reason)]} | self._counts(choice)
+    def _running_event(self, choice: int, pieces: tuple[Piece, ...]) -> bytes:
+        """As `_event`; plain text goes into an event that was encoded before."""
+        kind = pieces[0].kind
+        if (
+            kind not in ("content", "reasoning")
+            or self.reply.asked.continuous_usage
+            or any(piece.kind != kind for piece in pieces)
+        ):
+            return self._event(choice, pieces, None)
+        template = self._templates.get((choice, kind))
+        if template is None:
+            event = self._event(choice, (Piece(kind, TEXT_MARK),), None)
+            before, _, after = event.partition(TEXT_MARK_JSON)
+            template = self._templates[choice, kind] = before, after
+        return _filled(template, "".join(piece.text for piece in pieces))
+
+    def _event(self, choice: int, pieces: tuple[Piece, ...], finish_reason: str | None) -> bytes:
+        body: Json = {"choices": [self.choice_of(self, choice, pieces, finish_reason)]} | self._counts(choice)
         if self._open == 0 and finish_reason is not None and not self.reply.asked.include_usage:
             body["system_fingerprint"] = FINGERPRINT
         return _sse(self.reply.envelope(self.object) | body)
@@ -96,7 +138,7 @@ class EventWriter:
         asked = self.reply.asked
         if not asked.continuous_usage:
             return {}
-        prompt = asked.prompts[choice // asked.n]
+        prompt = len(asked.prompts[choice // asked.n])
         return {"usage": usage(asked, prompt, self._sent.get(choice, 0), self._reasoned.get(choice, 0))}
 
 
@@ -110,8 +152,8 @@ def completion_events(reply: Reply) -> EventWriter:
     return EventWriter(reply, "text_completion", _completion_choice, has_roles=False)
 
 
-def chat_body(reply: Reply) -> bytes:
-    """The body of a chat completion in one piece."""
+def chat_body(reply: Reply, cached: int | None = None, metrics: Json | None = None) -> bytes:
+    """The body of a chat completion in one piece; the arguments are those of `EventWriter.end`."""
     choices = [
         {"index": index, "message": _message(reply, answer), "logprobs": None}
         | {"finish_reason": answer.finish_reason, "stop_reason": None}
@@ -119,27 +161,31 @@ def chat_body(reply: Reply) -> bytes:
         for index, answer in enumerate(reply.answers)
     ]
     prompt = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
-    return _body(reply, "chat.completion", choices, prompt)
+    return _body(reply, "chat.completion", choices, prompt, cached, metrics)
 
 
-def completion_body(reply: Reply) -> bytes:
-    """The body of a text completion in one piece."""
+def completion_body(reply: Reply, cached: int | None = None, metrics: Json | None = None) -> bytes:
+    """The body of a text completion in one piece; the arguments are those of `EventWriter.end`."""
     choices = [
         {"index": index, "text": answer.text("content"), "logprobs": None}
         | {"finish_reason": answer.finish_reason, "stop_reason": None, "token_ids": None}
         | {"prompt_logprobs": None, "prompt_token_ids": None, "routed_experts": None}
         for index, answer in enumerate(reply.answers)
     ]
-    return _body(reply, "text_completion", choices, {})
+    return _body(reply, "text_completion", choices, {}, cached, metrics)
 
 
-def usage(asked: Asked, prompt: int, completion: int, reasoning: int) -> Json:
+def usage(
+    asked: Asked, prompt: int, completion: int, reasoning: int, prompt_details: Json | None = None
+) -> Json:
     """A usage object; reasoning tokens are told where a parser is at work."""
     counts: Json = {
         "prompt_tokens": prompt,
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
     }
+    if prompt_details is not None:
+        counts["prompt_tokens_details"] = prompt_details
     if asked.parsed:
         counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return counts
@@ -166,13 +212,31 @@ def tool_call_id(reply: Reply, choice: int) -> str:
     return f"chatcmpl-tool-{reply.id.removeprefix('chatcmpl-')}-{choice}"
 
 
-def _chat_choice(writer: EventWriter, choice: int, piece: Piece | None, finish_reason: str | None) -> Json:
-    reply = writer.reply
-    if piece is not None:
-        delta = DELTAS[piece.kind](reply, choice, piece.text)
+def _chat_choice(
+    writer: EventWriter, choice: int, pieces: Sequence[Piece], finish_reason: str | None
+) -> Json:
+    if pieces:
+        delta = _delta(writer.reply, choice, pieces)
     else:
-        delta = {} if reply.asked.parsed else {"content": ""}
+        delta = {} if writer.reply.asked.parsed else {"content": ""}
     return _finishing({"index": choice, "delta": delta, "logprobs": None}, finish_reason)
+
+
+def _delta(reply: Reply, choice: int, pieces: Sequence[Piece]) -> Json:
+    """Content before reasoning when an event has both, and a call's name with its arguments."""
+    said: dict[str, str] = {}
+    for kind, text in pieces:
+        said[kind] = said.get(kind, "") + text
+    delta: Json = {kind: said[kind] for kind in ("content", "reasoning") if kind in said}
+    function = {KEY_OF[kind]: said[kind] for kind in KEY_OF if kind in said}
+    if function:
+        head = {"id": tool_call_id(reply, choice), "type": "function"} if "name" in function else {}
+        delta = {"content": None, "tool_calls": [head | {"index": 0, "function": function}]}
+    return delta
+
+
+KEY_OF = {"tool_name": "name", "tool_arguments": "arguments"}
+"""Kind of a piece -> its key in a tool call's `function`."""
 
 
 def _finishing(choice: Json, finish_reason: str | None) -> Json:
@@ -182,28 +246,11 @@ def _finishing(choice: Json, finish_reason: str | None) -> Json:
 
 
 def _completion_choice(
-    _writer: EventWriter, choice: int, piece: Piece | None, finish_reason: str | None
+    _writer: EventWriter, choice: int, pieces: Sequence[Piece], finish_reason: str | None
 ) -> Json:
-    text = "" if piece is None else piece.text
+    text = "".join(piece.text for piece in pieces)
     said = {"index": choice, "text": text, "logprobs": None, "finish_reason": finish_reason}
     return said | {"stop_reason": None, "prompt_token_ids": None, "token_ids": None}
-
-
-def _named(reply: Reply, choice: int, text: str) -> Json:
-    call = {"id": tool_call_id(reply, choice), "type": "function", "index": 0, "function": {"name": text}}
-    return {"content": None, "tool_calls": [call]}
-
-
-def _argued(_reply: Reply, _choice: int, text: str) -> Json:
-    return {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-
-
-DELTAS: Mapping[str, Callable[[Reply, int, str], Json]] = {
-    "content": lambda _reply, _choice, text: {"content": text},
-    "reasoning": lambda _reply, _choice, text: {"reasoning": text},
-    "tool_name": _named,
-    "tool_arguments": _argued,
-}
 
 
 def _message(reply: Reply, answer: Answer) -> Json:
@@ -216,13 +263,23 @@ def _message(reply: Reply, answer: Answer) -> Json:
     return message | {"reasoning": answer.text("reasoning") or None}
 
 
-def _body(reply: Reply, kind: str, choices: list[Json], prompt: Json) -> bytes:
-    counts = reply.usage()
+def _body(
+    reply: Reply, kind: str, choices: list[Json], prompt: Json, cached: int | None, metrics: Json | None
+) -> bytes:
+    counts = reply.usage(cached)
     details = counts.pop("completion_tokens_details", None)
-    counts |= {"prompt_tokens_details": None, "completion_tokens_details": details}
+    of_prompt = counts.pop("prompt_tokens_details", None)
+    if of_prompt is not None:
+        of_prompt |= {"multimodal_tokens": None}
+    counts |= {"prompt_tokens_details": of_prompt, "completion_tokens_details": details}
     shared = {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": counts}
-    transfer = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+    own = None if metrics is None else metrics | {"speculative_decoding": None}
+    transfer = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": own}
     return msgspec.json.encode(reply.envelope(kind) | {"choices": choices} | shared | prompt | transfer)
+
+
+def _filled(template: tuple[bytes, bytes], text: str) -> bytes:
+    return b"%b%b%b" % (template[0], msgspec.json.encode(text), template[1])
 
 
 def _sse(payload: Json) -> bytes:

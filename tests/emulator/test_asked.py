@@ -14,7 +14,13 @@ TOOL = {"type": "function", "function": {"name": "get_weather"}}
 CHATS = {
     "a word is a token, a message has four more": (
         {},
-        {"prompts": (6,), "model": "big", "n": 1, "limit": None},
+        {"prompts": (("<|start|>", "user", "two", "words", "<|end|>", "\n"),), "model": "big", "n": 1},
+    ),
+    "without a limit the context is the limit": ({}, {"limit": None, "max_tokens": 994}),
+    "a limit": ({"max_tokens": 5}, {"limit": 5, "max_tokens": 5}),
+    "what is sampled with, and the defaults": (
+        {"temperature": 0},
+        {"temperature": 0.0, "top_p": 1.0},
     ),
     "parts of text count, others do not": (
         {
@@ -22,7 +28,7 @@ CHATS = {
                 {"role": "user", "content": [{"type": "text", "text": "a b c"}, {"type": "image_url"}]}
             ]
         },
-        {"prompts": (7,)},
+        {"prompts": (("<|start|>", "user", "a", "b", "c", "<|end|>", "\n"),)},
     ),
     "the newer limit wins": ({"max_tokens": 5, "max_completion_tokens": 7}, {"limit": 7}),
     "usage options": (
@@ -62,11 +68,11 @@ def test_chat_requests(extra, expected) -> None:
 
 
 PROMPTS = {
-    "a text": ("a b c", (3,)),
-    "an empty text is one token": ("", (1,)),
-    "texts": (["a b", "c"], (2, 1)),
-    "token ids": ([1, 2, 3, 4], (4,)),
-    "lists of token ids": ([[1, 2], [3]], (2, 1)),
+    "a text": ("a b c", (("a", "b", "c"),)),
+    "an empty text is one token": ("", (("<|bos|>",),)),
+    "texts": (["a b", "c"], (("a", "b"), ("c",))),
+    "token ids": ([1, 2, 3, 4], ((1, 2, 3, 4),)),
+    "lists of token ids": ([[1, 2], [3]], ((1, 2), (3,))),
 }
 
 
@@ -82,6 +88,7 @@ REFUSED = {
     "no messages": ({"messages": []}, (400, "BadRequestError", "messages")),
     "an unknown model": ({"model": "absent"}, (404, "NotFoundError", "model")),
     "a negative temperature": ({"temperature": -3}, (400, "BadRequestError", "temperature")),
+    "a top_p that is none": ({"top_p": "much"}, (400, "BadRequestError", "top_p")),
     "no tokens": ({"max_tokens": 0}, (400, "BadRequestError", "max_tokens")),
     "no choices": ({"n": 0}, (400, "BadRequestError", "n")),
     "more than the context holds": ({"max_tokens": 995}, (400, "BadRequestError", "input_tokens")),

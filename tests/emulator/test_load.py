@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
+from sidecar.emulator.costs import StepCosts
 from sidecar.emulator.load import SHAPES, Load, Shape
-from sidecar.emulator.schedule import TimeModel
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
-# Never a last token: whoever ends has left.
-ENDLESS = TimeModel(prefill_time=0.001, token_time=0.001, slots=100)
+
+
+def steps(seconds: float) -> StepCosts:
+    return StepCosts(fixed=seconds, per_prefill_token=0.0, per_sequence=0.0)
+
 
 # shape; how the client says that it ended
 ENDS = {
@@ -38,16 +41,16 @@ async def ends_of(url: str, shape: Shape, stop_after: int = 3) -> set[str]:
 
 @pytest.mark.parametrize(("name", "end"), ENDS.items(), ids=ENDS)
 async def test_clients_that_stay(start_engine, name, end) -> None:
-    assert await ends_of(await start_engine(ENDLESS), BY_NAME[name]) == {end}
+    assert await ends_of(await start_engine(steps(0.001)), BY_NAME[name]) == {end}
 
 
 async def test_a_client_leaves_in_the_middle(start_engine) -> None:
-    url = await start_engine(TimeModel(prefill_time=0.001, token_time=0.02, slots=1000))
+    url = await start_engine(steps(0.02))
     assert await ends_of(url, BY_NAME["leaves mid-stream"]) == {"left"}
 
 
 async def test_a_client_loses_its_patience_before_the_first_token(start_engine) -> None:
-    url = await start_engine(TimeModel(prefill_time=3600.0))
+    url = await start_engine(steps(3600.0))
     assert await ends_of(url, BY_NAME["leaves before the first token"]) == {"left"}
 
 

@@ -3,16 +3,19 @@
 import asyncio
 import json
 import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.emulator.schedule import TimeModel
+from sidecar.emulator.clock import ClockError
+from sidecar.emulator.costs import StepCosts
+from sidecar.emulator.scheduler import Limits
 from tests.replay import DATA, Splitter, recording
 
-HOURS = TimeModel(prefill_time=3600.0, token_time=3600.0, slots=1)
-ENDLESS = TimeModel(prefill_time=0.01, token_time=3600.0, slots=1)
+HOURS = StepCosts(fixed=3600.0)
+ONE_SLOT = Limits(max_sequences=1)
 CHAT = "/v1/chat/completions"
 
 
@@ -39,10 +42,11 @@ async def metrics(session, url: str) -> dict[str, float]:
 
 async def until(session, url: str, **wanted: float) -> dict[str, float]:
     """Read the metrics page until it says so."""
-    while True:
-        page = await metrics(session, url)
-        if all(page[f"num_requests_{name}"] == value for name, value in wanted.items()):
-            return page
+    async with asyncio.timeout(30):
+        while True:
+            page = await metrics(session, url)
+            if all(page[f"num_requests_{name}"] == value for name, value in wanted.items()):
+                return page
 
 
 async def test_a_stream_is_complete_and_its_usage_exact(start_engine, session) -> None:
@@ -60,12 +64,11 @@ async def test_a_stream_is_complete_and_its_usage_exact(start_engine, session) -
 
 
 async def test_nothing_comes_before_its_planned_time(start_engine, session) -> None:
-    times = TimeModel(prefill_time=0.1, prefill_per_token=0.01, token_time=0.02)
-    url = await start_engine(times)
+    url = await start_engine(StepCosts(fixed=0.02, per_prefill_token=0.01, per_sequence=0.0))
     sent = time.monotonic()
     async with session.post(url + CHAT, json=chat(max_tokens=5)) as response:
         seen = [time.monotonic() - sent async for line in response.content if b'"content":" ' in line]
-    planned = [0.1 + 6 * 0.01 + index * 0.02 for index in range(5)]
+    planned = [6 * 0.01 + (index + 1) * 0.02 for index in range(5)]
     assert len(seen) == 5
     assert all(actual >= plan for actual, plan in zip(seen, planned, strict=True))
 
@@ -95,8 +98,8 @@ async def test_each_event_is_a_chunk_of_its_own_and_keep_alive_goes_on(start_eng
 
 
 async def test_the_head_comes_at_once_and_a_client_that_leaves_frees_its_slot(start_engine, session) -> None:
-    url = await start_engine(ENDLESS)
-    async with session.post(url + CHAT, json=chat(max_tokens=5)) as first:
+    url = await start_engine(limits=ONE_SLOT)
+    async with session.post(url + CHAT, json=chat(max_tokens=30_000)) as first:
         while b'"content":" ' not in await first.content.readline():
             pass
         second = await session.post(url + CHAT, json=chat(max_tokens=1))  # its head, while it waits
@@ -118,7 +121,7 @@ LEAVING = {
 
 @pytest.mark.parametrize("body", LEAVING.values(), ids=LEAVING)
 async def test_a_client_that_leaves_before_any_token_frees_its_place(start_engine, session, body) -> None:
-    url = await start_engine(HOURS)
+    url = await start_engine(HOURS, limits=ONE_SLOT)
     asking = asyncio.create_task(session.post(url + CHAT, json=body))
     n = body.get("n", 1)
     await until(session, url, running=1, waiting=n - 1)
@@ -127,6 +130,18 @@ async def test_a_client_that_leaves_before_any_token_frees_its_place(start_engin
     asking.cancel()
     page = await until(session, url, running=0, waiting=0)
     assert page["generation_tokens_total"] == 0
+
+
+async def test_what_comes_through_the_front_end_during_a_step_waits_on_the_page(
+    start_engine, session
+) -> None:
+    url = await start_engine(HOURS, frontend_time=0.001)
+    first = await session.post(url + CHAT, json=chat())
+    await until(session, url, running=1, waiting=0)
+    second = await session.post(url + CHAT, json=chat())
+    await until(session, url, running=1, waiting=1)
+    first.close()
+    second.close()
 
 
 async def test_the_metrics_page_counts_what_the_clients_got(start_engine, session) -> None:
@@ -160,24 +175,23 @@ async def test_the_metrics_page_counts_what_the_clients_got(start_engine, sessio
 
 
 async def test_the_metrics_page_tells_the_plan_exactly(start_engine, session) -> None:
-    """One slot, two requests at a time: what waits is in the queue for exactly as long as the other runs."""
-    url = await start_engine(TimeModel(prefill_time=0.05, token_time=0.01, slots=1))
+    """One slot, two requests at a time: a first step of 10 + 6 x 5 ms, then five of 10 ms."""
+    costs = StepCosts(fixed=0.01, per_prefill_token=0.005, per_sequence=0.0)
+    url = await start_engine(costs, limits=ONE_SLOT)
     answers = await asyncio.gather(
         *(session.post(url + CHAT, json=chat(max_tokens=6, stream=False)) for _ in range(2))
     )
     assert [answer.status for answer in answers] == [200, 200]
     page = await metrics(session, url)
-    assert page["request_prefill_time_seconds_sum"] == pytest.approx(2 * 0.05)
+    assert page["request_prefill_time_seconds_sum"] == pytest.approx(2 * 0.04)
     assert page["request_decode_time_seconds_sum"] == pytest.approx(2 * 0.05)
     assert page["inter_token_latency_seconds_sum"] == pytest.approx(2 * 0.05)
     assert page["request_time_per_output_token_seconds_sum"] == pytest.approx(2 * 0.01)
+    assert page["iteration_tokens_total_sum"] == 2 * (6 + 6)
+    assert page["iteration_tokens_total_count"] == 2 * 6
     e2e, queue = page["e2e_request_latency_seconds_sum"], page["request_queue_time_seconds_sum"]
-    assert e2e == pytest.approx(queue + page["request_inference_time_seconds_sum"])
-    assert page["time_to_first_token_seconds_sum"] == pytest.approx(queue + 2 * 0.05)
-    assert 0 < queue <= 0.1
-    async with session.get(f"{url}/emulator/truth") as response:
-        truths = await response.json()
-    assert sum(truth["queue"] for truth in truths) == pytest.approx(queue)
+    assert e2e == pytest.approx(queue + page["request_inference_time_seconds_sum"], abs=1e-5)
+    assert page["time_to_first_token_seconds_sum"] == pytest.approx(queue + 2 * 0.04, abs=1e-5)
 
 
 async def test_the_metrics_page_has_the_families_types_and_buckets_of_the_recorded_one(
@@ -189,24 +203,25 @@ async def test_the_metrics_page_has_the_families_types_and_buckets_of_the_record
         for family in text_string_to_metric_families(page):
             closed = {
                 tuple(
-                    f"{k}={v}" if k in ("le", "engine", "finished_reason") else k for k, v in s.labels.items()
+                    f"{k}={v}" if k in ("le", "engine", "finished_reason", "source", "reason") else k
+                    for k, v in s.labels.items()
                 )
                 for s in family.samples
-                if not family.name.startswith("vllm:request_prompt") or "le" not in s.labels
             }
-            result[family.name] = (family.type, frozenset(tuple(sorted(labels)) for labels in closed))
+            labels = frozenset(tuple(sorted(labels)) for labels in closed)
+            result[family.name] = (family.type, family.documentation, labels)
         return result
 
-    url = await start_engine()
+    url = await start_engine(max_model_len=4096)
     async with session.get(f"{url}/metrics") as response:
         assert response.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
         ours = families(await response.text())
     theirs = families((DATA / "emulator" / "vllm_metrics.txt").read_text())
-    lengths = {name for name in ours if name.startswith(("vllm:request_prompt", "vllm:request_generation"))}
-    # The buckets of lengths end at the model's context.
-    for name in ours.keys() - lengths:
+    # The first has a label for each setting of the real server, the second is not in the recording.
+    for name in ours.keys() - {"vllm:cache_config_info", "process_start_time_seconds"}:
         assert ours[name] == theirs[name], name
-    assert lengths <= theirs.keys()
+    of_requests = {name for name in theirs if name.startswith(("vllm:request", "vllm:prompt", "vllm:num"))}
+    assert of_requests - ours.keys() == set(), "none of a request's families is missing"
 
 
 # recording; the same status, body shape and type of error come from here
@@ -236,6 +251,22 @@ async def test_refusals_have_the_recorded_status_and_shape(start_engine, session
             theirs["error"]["type"],
             theirs["error"]["code"],
         )
+
+
+async def test_every_stamp_is_of_the_engine_s_own_wall_clock(start_engine, session) -> None:
+    """A year slow: all of them agree with one another, to the second that they are rounded to."""
+    year = 365 * 86_400
+    url = await start_engine(clock=ClockError(offset=-year))
+    before = time.time() - year
+    async with session.post(url + CHAT, json=chat(max_tokens=1, stream=False)) as response:
+        created = (await response.json())["created"]
+        dated = parsedate_to_datetime(response.headers["Date"]).timestamp()
+    async with session.get(f"{url}/v1/models") as response:
+        started = (await response.json())["data"][0]["created"]
+    page = await metrics(session, url)
+    assert page["process_start_time_seconds"] == page["prompt_tokens_created"]
+    assert started == int(page["process_start_time_seconds"]) <= created <= dated
+    assert dated - before < year / 2
 
 
 async def test_models_health_and_version(start_engine, session) -> None:

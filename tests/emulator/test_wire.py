@@ -74,7 +74,7 @@ def streamed(reply: wire.Reply, is_chat: bool) -> bytes:
     tokens = [
         (index, choice) for choice, said in enumerate(reply.answers) for index in range(len(said.pieces))
     ]
-    events = [event for _, choice in sorted(tokens) for event in writer.token(choice)]
+    events = [event for _, choice in sorted(tokens) for event in writer.tokens(choice)]
     return b"".join([*events, *writer.end()])
 
 
@@ -92,6 +92,76 @@ def test_usage_in_each_chunk_has_the_recorded_shape() -> None:
         return shapes_of_events(stream.replace(b'"delta":{"reasoning":', b'"delta":{"content":'))
 
     assert of_any_text(streamed(*reply_to(name, THINK))) == of_any_text(body_of(recording(name).reads))
+
+
+METRICS = {"time_to_first_token_ms": 1.0, "generation_time_ms": 1.0, "queue_time_ms": 1.0}
+METRICS |= {"mean_itl_ms": 1.0, "tokens_per_second": 1.0}
+
+
+def test_the_last_events_with_all_flags_have_the_recorded_shape() -> None:
+    """Eight tokens an event, usage in each, cached tokens and metrics in the last."""
+    name = "vllm/flags/x_chat_stream_usage"
+    changes = THINK | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    reply, _ = reply_to(name, changes)
+    writer = wire.chat_events(reply)
+    events = [*writer.tokens(0), *(event for _ in range(3) for event in writer.tokens(0, 8))]
+    events += [*writer.tokens(0, 7), *writer.end(0, METRICS)]
+
+    def of_any_text(stream: bytes) -> list[str]:
+        return shapes_of_events(stream.replace(b'"delta":{"reasoning":', b'"delta":{"content":'))
+
+    theirs = of_any_text(body_of(recording(name).reads))
+    # One of our events has content and reasoning, where the thinking ends.
+    ours = [each for each in of_any_text(b"".join(events)) if '"reasoning": "str"' not in each]
+    assert [each for each, _ in itertools.groupby(ours)] == theirs
+
+
+def test_an_event_of_several_tokens_has_content_before_reasoning_as_recorded() -> None:
+    """Of eight tokens where the thinking ends; recorded: vllm/flags/x_chat_stream_reasoning."""
+    reply, _ = reply_to("vllm/flags/x_chat_stream_reasoning", THINK | {"max_tokens": 16})
+    writer = wire.chat_events(reply)
+    (*_, event) = [event for count in (4, 12) for event in writer.tokens(0, count)]
+    theirs = [
+        e for e in payloads(body_of(recording("vllm/flags/x_chat_stream_reasoning").reads)) if e["choices"]
+    ]
+    mixed = [e["choices"][0]["delta"] for e in theirs if len(e["choices"][0]["delta"]) == 2][1:]
+    (ours,) = payloads(event)
+    assert [list(delta) for delta in mixed] == [list(ours["choices"][0]["delta"])]
+
+
+def test_a_call_s_name_and_arguments_in_one_event() -> None:
+    reply, _ = reply_to("vllm/parsers/chat_stream_tools_auto", {})
+    writer = wire.chat_events(reply)
+    (_role, event) = writer.tokens(0, 15)
+    (call,) = payloads(event)[0]["choices"][0]["delta"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city'}
+    assert (call["type"], call["index"]) == ("function", 0)
+
+
+def test_plain_text_is_encoded_as_any_other() -> None:
+    """The quick way through a template gives the bytes of the long one."""
+    reply, _ = reply_to("vllm/plain/chat_stream_n2", {"max_tokens": 4})
+    writer = wire.chat_events(reply)
+    for choice in (0, 1):
+        quick = [event for _ in range(3) for event in writer.tokens(choice)][-3:]
+        pieces = reply.answers[choice].pieces[:3]
+        assert quick == [writer._event(choice, (piece,), None) for piece in pieces]
+
+
+def test_a_body_with_all_flags_has_the_recorded_shape() -> None:
+    reply, _ = reply_to("vllm/flags/x_chat_nostream", THINK | {"max_tokens": 9})
+    ours, theirs = (
+        shape(json.loads(body))
+        for body in (
+            wire.chat_body(reply, 0, METRICS),
+            body_of(recording("vllm/flags/x_chat_nostream").reads),
+        )
+    )
+    for each in (ours, theirs):  # the recorded answer ended by itself, while it thought
+        each["choices"][0] |= {"finish_reason": "stop"}
+        each["choices"][0]["message"] |= {"content": None}
+    assert ours == theirs
+    assert list(ours) == list(theirs)
 
 
 @pytest.mark.parametrize(("name", "changes"), BODIES.items(), ids=BODIES)
