@@ -1,0 +1,1 @@
+"""What the engines call things: name tables, one row or one small file an engine."""
