@@ -9,18 +9,22 @@ import ssl
 import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sidecar import admin, catalogue, served
-from sidecar.config import Config
+from sidecar.config import Config, ConfigError
 from sidecar.core.record import RequestRecord
 from sidecar.history import History
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
-from sidecar.proxy.proxy import Overhead
+from sidecar.proxy.proxy import AS_IT_COMES, Overhead, TracePolicy
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
+
+if TYPE_CHECKING:
+    from sidecar.tracing import Tracing
 
 log = logging.getLogger("sidecar")
 
@@ -36,15 +40,19 @@ class StartError(Exception):
 
 
 class Sinks:
-    """What becomes of an observation: metrics, history, the gauges of open streams."""
+    """What becomes of an observation: metrics, history, spans, the gauges of open streams."""
 
-    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels) -> None:
-        self._metrics, self._history, self._labels = metrics, history, labels
+    def __init__(
+        self, metrics: Metrics, history: History, labels: RequestLabels, tracing: "Tracing | None" = None
+    ) -> None:
+        self._metrics, self._history, self._labels, self._tracing = metrics, history, labels, tracing
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
         """An exchange began."""
         self.open.add(observer)
+        if self._tracing is not None:
+            self._tracing.started(observer.trace, observer.observation.request_id)
 
     def gap_sink(self, model: str | None, operation: str) -> Callable[[float, int | None], None]:
         """Where the gaps of one stream are counted, live."""
@@ -53,9 +61,14 @@ class Sinks:
     def finished(self, observer: StreamObserver, record: RequestRecord) -> None:
         """An exchange ended."""
         self.open.discard(observer)
-        # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
+        # An exemplar leads somewhere when the caller exports this trace, for it sampled it, or we do.
+        exported = bool(observer.trace.sampled)
+        if self._tracing is not None:
+            facts = observer.observation.facts
+            several = facts.n * facts.prompts > 1 or record.choices > 1
+            exported = self._tracing.finished(record, observer.trace, several) or exported
         labels = self._labels.values(observer.headers)
-        self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
+        self._metrics.record(record, record.trace_id if exported else None, labels)
         self._history.add(record)
 
     def undecodable(self) -> None:
@@ -90,13 +103,20 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     labels = RequestLabels(config.labels)
     metrics = Metrics(config.metrics, labels)
     history = History()
-    sinks = Sinks(metrics, history, labels)
+    upstream = upstream_of(config.upstream)
+    tracing = _tracing(config, upstream)
+    sinks = Sinks(metrics, history, labels, tracing)
     metrics.refresh = lambda: sinks.measure_open(monotonic())
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
 
-    proxy = Proxy(upstream_of(config.upstream), config.limits, attach, ask_usage=config.usage.inject)
+    policy = AS_IT_COMES
+    if tracing is not None:
+        policy = TracePolicy(config.tracing.trust_parent, tracing.tells_the_engine)
+        metrics.follow(catalogue.SPANS.name, tracing.counts)
+        metrics.follow(catalogue.ENGINE_SPANS.name, tracing.engine_counts)
+    proxy = Proxy(upstream, config.limits, attach, ask_usage=config.usage.inject, tracing=policy)
     metrics.follow(catalogue.LABEL_OVERFLOW.name, labels.overflowed)
     metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults, proxy.edits)
     proxy.overhead = Overhead(
@@ -114,6 +134,8 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
 
     pages = admin.build_admin(metrics, history, config, ready, stop.set)
     async with contextlib.AsyncExitStack() as stack:
+        if tracing is not None:
+            await stack.enter_async_context(tracing.running())
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)
         stack.push_async_callback(proxy.stop)
@@ -128,6 +150,23 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     return 0
+
+
+def _tracing(config: Config, upstream: Upstream) -> "Tracing | None":
+    """Imports what tracing needs only when it is on."""
+    if not config.tracing.on:
+        return None
+    try:
+        from sidecar.tracing import Tracing
+
+        return Tracing(config.tracing, (upstream.host, upstream.port))
+    except ImportError as missing:
+        extra = "tracing-grpc" if missing.name == "grpc" else "tracing"
+        raise StartError(
+            f"tracing needs the package {missing.name}; install inference-sidecar[{extra}]"
+        ) from None
+    except ConfigError as wrong:
+        raise StartError(str(wrong)) from None
 
 
 def _on_signals(stop: asyncio.Event) -> None:

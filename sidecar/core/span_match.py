@@ -136,14 +136,12 @@ class SpanMatcher:
             self._retry(trace, touched, now)
         return homes, [found for known in touched.values() for found in self._settle(known, True)]
 
-    def expire(self, now: float) -> list[tuple[Known, Verdict | None]]:
-        """Requests whose time is over, with what is said of them in the end; they are forgotten."""
+    def expire(self, now: float) -> list[tuple[Known, bool]]:
+        """Requests whose time is over, and whether what is said of them is news; they are forgotten."""
         over = []
-        while self._ended and (self._ended[0].until or 0.0) <= now or len(self._ended) > MAX_ENDED:
+        while self._ended and ((self._ended[0].until or 0.0) <= now or len(self._ended) > MAX_ENDED):
             known = self._ended.popleft()
-            for _ in self._settle(known, certain_only=False):
-                pass
-            over.append((known, known.said))
+            over.append((known, bool(list(self._settle(known, certain_only=False)))))
             self._forget(known)
         return over
 

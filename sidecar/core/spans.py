@@ -158,7 +158,7 @@ def _of_engine(said: Verdict | None) -> dict[str, Attribute]:
 def _events(record: RequestRecord) -> tuple[SpanEvent, ...]:
     """In the order of time. Of an answer that is not streamed only the end is an event."""
     end = record.e if record.z is None else record.z
-    times = [("end", end, {})]
+    times: list[tuple[str, float | None, dict[str, Attribute]]] = [("end", end, {})]
     if record.streaming:
         times += [("first token", record.f1, {}), ("first output", record.o1, {})]
         times += [
