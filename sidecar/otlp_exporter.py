@@ -30,8 +30,15 @@ MAX_ATTEMPTS = 5
 _GRPC_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _HTTP_RETRIED: Final = frozenset({429, 502, 503, 504})
 _GRPC_RETRIED: Final = frozenset(
-    ["CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE"]
-    + ["DATA_LOSS"]
+    {
+        "CANCELLED",
+        "DEADLINE_EXCEEDED",
+        "RESOURCE_EXHAUSTED",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+    }
 )
 
 
