@@ -161,10 +161,9 @@ def _tracing(config: Config, upstream: Upstream) -> "Tracing | None":
 
         return Tracing(config.tracing, (upstream.host, upstream.port))
     except ImportError as missing:
-        extra = "tracing-grpc" if missing.name == "grpc" else "tracing"
-        raise StartError(
-            f"tracing needs the package {missing.name}; install inference-sidecar[{extra}]"
-        ) from None
+        package = (missing.name or "").partition(".")[0]
+        extra = "tracing-grpc" if package == "grpc" else "tracing"
+        raise StartError(f"tracing needs the package {package}; install inference-sidecar[{extra}]") from None
     except ConfigError as wrong:
         raise StartError(str(wrong)) from None
 

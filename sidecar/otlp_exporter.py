@@ -21,7 +21,7 @@ log = logging.getLogger("sidecar.tracing")
 
 MAX_QUEUE_BYTES = 8 << 20
 MAX_BATCH_SPANS = 512
-MAX_BATCH_BYTES = 1 << 20
+MAX_BATCH_BYTES = 1 << 19
 BATCH_SECONDS = 1.0  # in which spans gather
 SEND_SECONDS = 10.0
 MAX_RESPONSE = 65536

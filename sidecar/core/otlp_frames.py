@@ -14,6 +14,7 @@ _SCOPE_SPANS = 2  # of ResourceSpans
 _SPANS = 2  # of ScopeSpans
 _KEPT = frozenset({1, 3})  # of both: resource or scope, schema_url
 FIELDS_A_SPAN = 16  # read for each span allowed; an exporter sends about four
+MAX_FRAME = 1 << 18  # so that one span decoded stays within some megabytes
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -37,8 +38,8 @@ class MalformedError(Exception):
 def split(export: bytes, max_spans: int) -> list[Frame]:
     """The spans of an export.
 
-    Raises MalformedError for what is none, for more than `max_spans` spans, and for so many other fields
-    that no exporter sends them.
+    Raises MalformedError for what is none, for more than `max_spans` spans, for a span over MAX_FRAME
+    bytes, and for so many other fields that no exporter sends them.
     """
     frames: list[Frame] = []
     reader = _Reader(FIELDS_A_SPAN * max_spans)
@@ -47,9 +48,12 @@ def split(export: bytes, max_spans: int) -> list[Frame]:
         for scope_spans in reader.members(resource_spans, _SCOPE_SPANS):
             scope = reader.header(scope_spans)
             for span in reader.members(scope_spans, _SPANS):
+                frame = Frame(resource, scope, span)
                 if len(frames) >= max_spans:
                     raise MalformedError(f"more than {max_spans} spans")
-                frames.append(Frame(resource, scope, span))
+                if frame.size > MAX_FRAME:
+                    raise MalformedError(f"a span of more than {MAX_FRAME} bytes")
+                frames.append(frame)
     return frames
 
 

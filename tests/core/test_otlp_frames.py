@@ -86,10 +86,20 @@ def test_more_spans_than_allowed_are_refused() -> None:
     assert len(split(TWO.SerializeToString(), 4)) == 4
 
 
+def test_a_span_of_a_megabyte_is_refused() -> None:
+    for name, fits in (("n" * 250_000, True), ("n" * 1_000_000, False)):
+        data = export(("a", "x", [name])).SerializeToString()
+        if fits:
+            assert len(split(data, 10)) == 1
+        else:
+            with pytest.raises(MalformedError, match="a span of more than 262144 bytes"):
+                split(data, 10)
+
+
 HOSTILE = [
     ("empty resources", b"\x0a\x00" * 4_000_000),
     ("numbers", b"\x08\x00" * 4_000_000),
-    ("empty spans", b"\x0a\x84\x80\x80\x04\x12\x80\x80\x80\x04" + b"\x12\x00" * (1 << 22)),
+    ("empty spans", b"\x0a\x85\x80\x80\x04\x12\x80\x80\x80\x04" + b"\x12\x00" * (1 << 22)),
 ]
 
 

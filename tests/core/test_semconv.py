@@ -44,10 +44,20 @@ def test_the_schemas_exist() -> None:
 
 
 SPELLINGS = [
-    ("latest changes nothing", "latest", {"gen_ai.request.stream": True, "x": 1}, {"gen_ai.request.stream": True, "x": 1}),
+    (
+        "latest changes nothing",
+        "latest",
+        {"gen_ai.request.stream": True, "x": 1},
+        {"gen_ai.request.stream": True, "x": 1},
+    ),
     ("1.36 has no such attribute", "1.36", {"gen_ai.request.stream": True, "x": 1}, {"x": 1}),
-    ("1.36 counts tokens under the same name", "1.36", {"gen_ai.usage.input_tokens": 3}, {"gen_ai.usage.input_tokens": 3}),
-]  # fmt: skip
+    (
+        "1.36 counts tokens under the same name",
+        "1.36",
+        {"gen_ai.usage.input_tokens": 3},
+        {"gen_ai.usage.input_tokens": 3},
+    ),
+]
 
 
 @pytest.mark.parametrize(

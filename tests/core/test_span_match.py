@@ -10,6 +10,8 @@ from sidecar.engines.spans import read
 
 KEEP = 10.0
 T = "t" * 32
+BOTH_AMBIGUOUS = {"A": "ambiguous", "B": "ambiguous"}
+SGLANG_SAYS = ServerTimings(queue=0.1, prefill=0.3 - 0.1, decode=0.3, e2e=1.0)
 SAYS = ServerTimings(queue=0.1, prefill=0.2, decode=0.3)
 
 
@@ -47,31 +49,90 @@ SAME_ID: Requests = [(T, "A", "job"), ("u" * 32, "B", "job")]
 CASES: dict[str, tuple[Requests, list[list[EngineSpan]], dict[str, Any], dict[str, Any]]] = {
     "the parent is our span": (TWO, [[vllm("1", "B")]], {"B": SAYS}, {"A": None, "B": SAYS}),
     "an ancestor is our span": (ONE, [[other("2", "A"), vllm("1", "2")]], {"A": SAYS}, {"A": SAYS}),
-    "a child comes before its parent, in one export": (TWO, [[vllm("1", "2"), other("2", "B")]], {"B": SAYS}, {"A": None, "B": SAYS}),
-    "a child comes an export before its parent": (TWO, [[vllm("1", "2")], [other("2", "B")]], {"B": SAYS}, {"A": None, "B": SAYS}),
-    "the id of the request, as it was sent": (TWO, [[vllm("1", "x", "other")]], {"B": SAYS}, {"A": None, "B": SAYS}),
+    "a child comes before its parent, in one export": (
+        TWO,
+        [[vllm("1", "2"), other("2", "B")]],
+        {"B": SAYS},
+        {"A": None, "B": SAYS},
+    ),
+    "a child comes an export before its parent": (
+        TWO,
+        [[vllm("1", "2")], [other("2", "B")]],
+        {"B": SAYS},
+        {"A": None, "B": SAYS},
+    ),
+    "the id of the request, as it was sent": (
+        TWO,
+        [[vllm("1", "x", "other")]],
+        {"B": SAYS},
+        {"A": None, "B": SAYS},
+    ),
     "vLLM's id of a chat": (TWO, [[vllm("1", None, "chatcmpl-other")]], {"B": SAYS}, {"A": None, "B": SAYS}),
-    "vLLM's id of a completion": (TWO, [[vllm("1", None, "cmpl-other-0")]], {"B": SAYS}, {"A": None, "B": SAYS}),
-    "vLLM's id of a response": (TWO, [[vllm("1", None, "resp_other_0")]], {"B": SAYS}, {"A": None, "B": SAYS}),
-    "the id of the request in a trace of the engine's own": (ONE, [[vllm("1", None, "job", "e" * 32)]], {"A": SAYS}, {"A": SAYS}),
-    "a chat whose id only looks like another's": (TWO, [[vllm("1", None, "chatcmpl-other-0")]], {}, {"A": "ambiguous", "B": "ambiguous"}),
+    "vLLM's id of a completion": (
+        TWO,
+        [[vllm("1", None, "cmpl-other-0")]],
+        {"B": SAYS},
+        {"A": None, "B": SAYS},
+    ),
+    "vLLM's id of a response": (
+        TWO,
+        [[vllm("1", None, "resp_other_0")]],
+        {"B": SAYS},
+        {"A": None, "B": SAYS},
+    ),
+    "the id of the request in a trace of the engine's own": (
+        ONE,
+        [[vllm("1", None, "job", "e" * 32)]],
+        {"A": SAYS},
+        {"A": SAYS},
+    ),
+    "a chat whose id only looks like another's": (
+        TWO,
+        [[vllm("1", None, "chatcmpl-other-0")]],
+        {},
+        BOTH_AMBIGUOUS,
+    ),
     "the parent goes before the id": (TWO, [[vllm("1", "A", "other")]], {"A": SAYS}, {"A": SAYS, "B": None}),
     "only the trace, one request in it": (ONE, [[vllm("1", "x")]], {}, {"A": SAYS}),
-    "only the trace, two requests in it": (TWO, [[vllm("1", "x")]], {}, {"A": "ambiguous", "B": "ambiguous"}),
-    "a span of somebody else's in the trace does not spoil the sure one": (ONE, [[vllm("1", "x", time_in_queue=9.0)], [vllm("2", "A")]], {"A": SAYS}, {"A": SAYS}),
+    "only the trace, two requests in it": (TWO, [[vllm("1", "x")]], {}, BOTH_AMBIGUOUS),
+    "a span of somebody else's in the trace does not spoil the sure one": (
+        ONE,
+        [[vllm("1", "x", time_in_queue=9.0)], [vllm("2", "A")]],
+        {"A": SAYS},
+        {"A": SAYS},
+    ),
     "another trace": (ONE, [[vllm("1", None, "-", "e" * 32)]], {}, {"A": None}),
     "a span that is about no request": (ONE, [[other("1", "A")]], {}, {"A": None}),
-    "two live requests with one id": (SAME_ID, [[vllm("1", None, "job", "e" * 32)]], {}, {"A": "ambiguous", "B": "ambiguous"}),
-    "two live requests with one id, told apart by the parent": (SAME_ID, [[vllm("1", "A", "job")]], {"A": SAYS}, {"A": SAYS, "B": None}),
-    "two choices: two spans with one parent": (ONE, [[vllm("1", "A"), vllm("2", "A")]], {"A": "ambiguous"}, {"A": "ambiguous"}),
-    "the second span comes later": (ONE, [[vllm("1", "A")], [vllm("2", "A")]], {"A": "ambiguous"}, {"A": "ambiguous"}),
+    "two live requests with one id": (SAME_ID, [[vllm("1", None, "job", "e" * 32)]], {}, BOTH_AMBIGUOUS),
+    "two live requests with one id, told apart by the parent": (
+        SAME_ID,
+        [[vllm("1", "A", "job")]],
+        {"A": SAYS},
+        {"A": SAYS, "B": None},
+    ),
+    "two choices: two spans with one parent": (
+        ONE,
+        [[vllm("1", "A"), vllm("2", "A")]],
+        {"A": "ambiguous"},
+        {"A": "ambiguous"},
+    ),
+    "the second span comes later": (
+        ONE,
+        [[vllm("1", "A")], [vllm("2", "A")]],
+        {"A": "ambiguous"},
+        {"A": "ambiguous"},
+    ),
     "a router above the engine": (ONE, [[dynamo("1", "A"), vllm("2", "1")]], {"A": SAYS}, {"A": SAYS}),
     "the router's comes first": (ONE, [[dynamo("1", "A")], [vllm("2", "1")]], {"A": SAYS}, {"A": SAYS}),
     "a router alone is taken in the end": (ONE, [[dynamo("1", "A")]], {}, {"A": ServerTimings(ttft=0.3)}),
-    "SGLang's queue is in a span below": (ONE, [[other("3", "2", "prefill_waiting", 0.1), other("2", "1", "thread"), sglang("1", "A")]],
-        {"A": ServerTimings(queue=0.1, prefill=0.3 - 0.1, decode=0.3, e2e=1.0)}, {"A": ServerTimings(queue=0.1, prefill=0.3 - 0.1, decode=0.3, e2e=1.0)}),
-    "spans that are each other's parents": (TWO, [[vllm("1", "2"), other("2", "1")]], {}, {"A": "ambiguous", "B": "ambiguous"}),
-}  # fmt: skip
+    "SGLang's queue is in a span below": (
+        ONE,
+        [[other("3", "2", "prefill_waiting", 0.1), other("2", "1", "thread"), sglang("1", "A")]],
+        {"A": SGLANG_SAYS},
+        {"A": SGLANG_SAYS},
+    ),
+    "spans that are each other's parents": (TWO, [[vllm("1", "2"), other("2", "1")]], {}, BOTH_AMBIGUOUS),
+}
 
 
 @pytest.mark.parametrize("spans_first", [False, True], ids=["after the end", "before the end"])
@@ -114,7 +175,7 @@ def test_a_stage_that_comes_after_its_request_counts_at_the_deadline() -> None:
     assert matcher.add([sglang("1", "A")], 101.0)[1] == []
     assert matcher.add([other("3", "1", "prefill_waiting", 0.1)], 102.0)[1] == []
     ((known, is_news),) = matcher.expire(110.0)
-    assert (known.said, is_news) == (ServerTimings(queue=0.1, prefill=0.3 - 0.1, decode=0.3, e2e=1.0), True)
+    assert (known.said, is_news) == (SGLANG_SAYS, True)
 
 
 def test_five_calls_of_an_agent_in_parallel_are_told_apart() -> None:

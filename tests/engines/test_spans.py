@@ -23,17 +23,36 @@ STAGES = {"prefill_waiting": 0.25}
 
 CASES: dict[str, tuple[EngineSpan, dict[str, float], Reading | None]] = {
     "vLLM 0.9 had totals only": (
-        span("llm_request", "vllm.llm_engine", gen_ai__request__id="cmpl-x-0", **latencies(time_in_queue=0.25, time_to_first_token=0.5, e2e=4.0)),
+        span(
+            "llm_request",
+            "vllm.llm_engine",
+            gen_ai__request__id="cmpl-x-0",
+            **latencies(time_in_queue=0.25, time_to_first_token=0.5, e2e=4.0),
+        ),
         {},
         Reading("vllm", ServerTimings(queue=0.25, ttft=0.5, e2e=4.0), "cmpl-x-0"),
     ),
     "SGLang: its prefill holds the queue, which a stage tells": (
-        span(" Req 0123abcd", rid="0123abcd-1", **latencies(time_in_model_prefill=1.0, time_in_model_decode=2.0, time_to_first_token=1.5, e2e=3.75)),
+        span(
+            " Req 0123abcd",
+            rid="0123abcd-1",
+            **latencies(
+                time_in_model_prefill=1.0, time_in_model_decode=2.0, time_to_first_token=1.5, e2e=3.75
+            ),
+        ),
         STAGES,
-        Reading("sglang", ServerTimings(queue=0.25, prefill=0.75, decode=2.0, ttft=1.5, e2e=3.75), "0123abcd-1"),
+        Reading(
+            "sglang", ServerTimings(queue=0.25, prefill=0.75, decode=2.0, ttft=1.5, e2e=3.75), "0123abcd-1"
+        ),
     ),
     "SGLang without stages: the two can't be told apart": (
-        span(" Req 0123abcd", rid="r", **latencies(time_in_model_prefill=1.0, time_in_model_decode=2.0, time_to_first_token=1.5, e2e=3.75)),
+        span(
+            " Req 0123abcd",
+            rid="r",
+            **latencies(
+                time_in_model_prefill=1.0, time_in_model_decode=2.0, time_to_first_token=1.5, e2e=3.75
+            ),
+        ),
         {},
         Reading("sglang", ServerTimings(decode=2.0, ttft=1.5, e2e=3.75), "r"),
     ),
@@ -43,12 +62,23 @@ CASES: dict[str, tuple[EngineSpan, dict[str, float], Reading | None]] = {
         Reading("sglang", ServerTimings(queue=0.125, prefill=0.875, e2e=3.75), "r"),
     ),
     "TensorRT-LLM: all counted from arrival": (
-        span("llm_request", "trt.llm", gen_ai__request__id="7", **latencies(time_in_queue=0.25, time_to_first_token=1.0, e2e=5.0)),
+        span(
+            "llm_request",
+            "trt.llm",
+            gen_ai__request__id="7",
+            **latencies(time_in_queue=0.25, time_to_first_token=1.0, e2e=5.0),
+        ),
         {},
         Reading("trtllm", ServerTimings(queue=0.25, prefill=0.75, decode=4.0, ttft=1.0, e2e=5.0), "7"),
     ),
     "TGI prints Rust durations": (
-        span("generate_stream", queue_time="1.5ms", inference_time="2.25s", total_time="2.3s", validation_time="430µs"),
+        span(
+            "generate_stream",
+            queue_time="1.5ms",
+            inference_time="2.25s",
+            total_time="2.3s",
+            validation_time="430µs",
+        ),
         {},
         Reading("tgi", ServerTimings(queue=0.0015, e2e=2.3)),
     ),
@@ -65,7 +95,16 @@ CASES: dict[str, tuple[EngineSpan, dict[str, float], Reading | None]] = {
     "a router's request that ended without a token": (span("http-request", x_request_id="x"), {}, None),
     "vLLM's start is no request": (span("Load model", "vllm.model_executor"), {}, None),
     "a number that is no duration": (
-        span("llm_request", "vllm", **latencies(time_in_queue=-1.0, e2e=float("nan"), time_in_model_prefill=1e12, time_in_model_decode=float("inf"))),
+        span(
+            "llm_request",
+            "vllm",
+            **latencies(
+                time_in_queue=-1.0,
+                e2e=float("nan"),
+                time_in_model_prefill=1e12,
+                time_in_model_decode=float("inf"),
+            ),
+        ),
         {},
         Reading("vllm", ServerTimings()),
     ),
@@ -79,7 +118,7 @@ CASES: dict[str, tuple[EngineSpan, dict[str, float], Reading | None]] = {
         {},
         Reading("vllm", ServerTimings()),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("of", "stages", "expected"), CASES.values(), ids=CASES.keys())
@@ -113,4 +152,4 @@ def test_every_recorded_request_span_is_complete_and_no_other_is_one(name: str, 
     spans = [
         s for r in recorded(name) for rs in r["resourceSpans"] for ss in rs["scopeSpans"] for s in ss["spans"]
     ]
-    assert sum(s["name"] == "llm_request" for s in spans) == requests  # fmt: skip
+    assert sum(s["name"] == "llm_request" for s in spans) == requests
