@@ -9,7 +9,7 @@ for the engine's, at most DEADLINE; nothing else waits.
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
 
@@ -20,7 +20,7 @@ from sidecar.core.held_spans import HeldSpans
 from sidecar.core.otlp_frames import Frame, MalformedError, split
 from sidecar.core.rate import RateCap
 from sidecar.core.record import RequestRecord
-from sidecar.core.span_match import EngineSpan, Found, SpanMatcher
+from sidecar.core.span_match import EngineSpan, Known, SpanMatcher
 from sidecar.core.spans import RANDOM_BYTES, Verdict, request_spans
 from sidecar.core.tracecontext import TraceContext, chosen
 from sidecar.engines.spans import read
@@ -31,7 +31,7 @@ from sidecar.otlp_receiver import receiving
 DEADLINE = 10.0  # seconds after a request's end in which spans of the engine still join; vLLM needs 5
 EXPIRE_SECONDS = 0.5
 MAX_SPANS = 5000  # of one export that is received
-SPANS_A_TURN = 50  # are decoded before the streams run again
+A_TURN = 10  # spans that are decoded, or requests exported, before the streams run again
 FLUSH_SECONDS = 3.0  # for what is queued at the end
 SERVICE = "inference-sidecar"
 
@@ -45,6 +45,7 @@ class _Ended(msgspec.Struct, eq=False):
     record: RequestRecord
     trace: TraceContext
     export: bool  # its own span still has to be exported
+    told: Verdict | None = None
 
 
 def _not_completed(record: RequestRecord) -> bool:
@@ -110,11 +111,11 @@ class Tracing:
             if export:
                 self._export(record, trace, None)
             return export
-        self._ended[trace.span_id] = _Ended(record, trace, export)
+        ended = self._ended[trace.span_id] = _Ended(record, trace, export)
         if wanted and self._forward is not None:
             for frame in self._held.want(trace.trace_id):
                 self._pass_on(frame, now)
-        self._report(self._matcher.ended(trace.span_id, now, several))
+        self._tell(self._matcher.ended(trace.span_id, now, several), ended)
         return export
 
     def _has_room(self, count: int, now: float) -> bool:
@@ -153,7 +154,12 @@ class Tracing:
         homes, found = self._matcher.add(spans, now)
         for home, frame in zip(homes, frames, strict=True):
             self._hold(home, frame, now)
-        self._report(found)
+        for number, known in enumerate(found, 1):
+            ended = self._ended.get(known.span_id)
+            if ended is not None:
+                self._tell(known, ended)
+            if not number % A_TURN:
+                await asyncio.sleep(0)
 
     def _hold(self, home: str | None, frame: Frame, now: float) -> None:
         if home is None:
@@ -171,26 +177,28 @@ class Tracing:
             self.engine_counts["forwarded"] += 1
             self._forward.put(frame)
 
-    def _report(self, found: list[Found]) -> None:
-        for known, said in found:
-            self._engine = known.engine or self._engine
-            ended = self._ended[known.span_id]
-            self.on_timings(ended.record, said)
-            if ended.export:
-                ended.export = False
-                self._export(ended.record, ended.trace, said)
+    def _tell(self, known: Known, ended: _Ended) -> None:
+        """What the engine's spans say of a request goes to the join, and its own span to the collector."""
+        if known.said is None or known.said == ended.told:
+            return
+        self._engine = known.engine or self._engine
+        ended.told = known.said
+        self.on_timings(ended.record, known.said)
+        if ended.export:
+            ended.export = False
+            self._export(ended.record, ended.trace, known.said)
 
-    def expire(self, now: float) -> None:
-        """Give up waiting for requests that ended DEADLINE ago."""
+    def expire(self, now: float) -> Iterator[None]:
+        """Give up waiting for requests that ended DEADLINE ago, one a step."""
         assert self._matcher is not None
-        for known, is_news in self._matcher.expire(now):
-            if known.said is not None and is_news:
-                self._report([(known, known.said)])
+        for known in self._matcher.expire(now):
             ended = self._ended.pop(known.span_id)
+            self._tell(known, ended)
             if ended.export:
                 self._export(ended.record, ended.trace, None)
             if not self._matcher.knows(known.trace_id):
                 self._drop(self._held.forget(known.trace_id))
+            yield
 
     def _drop(self, frames: list[Frame]) -> None:
         if frames:
@@ -214,14 +222,16 @@ class Tracing:
                 bound = [None if text is None else split_address(text) for text in addresses]
                 self.ports = await stack.enter_async_context(receiving(self.receive, bound[0], bound[1]))
                 expiring = asyncio.create_task(self._expiring())
-                stack.callback(self.expire, float("inf"))
+                stack.callback(lambda: list(self.expire(float("inf"))))
                 stack.callback(expiring.cancel)
             yield
 
     async def _expiring(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
-            self.expire(monotonic())
+            for number, _ in enumerate(self.expire(monotonic()), 1):
+                if not number % A_TURN:
+                    await asyncio.sleep(0)
 
 
 async def _decode(frames: list[Frame]) -> list[EngineSpan]:
@@ -229,6 +239,6 @@ async def _decode(frames: list[Frame]) -> list[EngineSpan]:
     spans = []
     for number, frame in enumerate(frames, 1):
         spans.append(read_span(frame, scopes))
-        if not number % SPANS_A_TURN:
+        if not number % A_TURN:
             await asyncio.sleep(0)
     return spans

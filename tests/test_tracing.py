@@ -84,7 +84,7 @@ class Set:
             await self.tracing.receive(export)
 
     def later(self, seconds: float = DEADLINE) -> None:
-        self.tracing.expire(time.monotonic() + seconds)
+        list(self.tracing.expire(time.monotonic() + seconds))
 
 
 EXPORT = {"export": "http://127.0.0.1:1"}

@@ -74,16 +74,13 @@ class Known(msgspec.Struct, eq=False):
     unclear: bool = False  # a span may be about it, or about another
     spans: list[tuple[Rank, EngineSpan]] = []
     engine: str | None = None
-    said: Verdict | None = None  # what was reported
+    said: Verdict | None = None  # the latest; None while nothing is certain
 
 
 class _Trace(msgspec.Struct, eq=False):
     requests: dict[str, Known] = {}  # by span id
     spans: dict[str, EngineSpan] = {}
     undecided: list[tuple[float, EngineSpan]] = []  # and when they came
-
-
-Found = tuple[Known, Verdict]
 
 
 class SpanMatcher:
@@ -107,19 +104,20 @@ class SpanMatcher:
         self._by_request_id.setdefault(request_id, []).append(known)
         self._traces.setdefault(trace_id, _Trace()).requests[span_id] = known
 
-    def ended(self, span_id: str, now: float, several: bool) -> list[Found]:
-        """It is over. Returns what is certain of it already."""
+    def ended(self, span_id: str, now: float, several: bool) -> Known:
+        """It is over. Returns it, with what is certain of it already."""
         known = self._known[span_id]
         known.several = several
         known.until = now + self._keep
         self._ended.append(known)
-        return list(self._settle(known, certain_only=True))
+        self._settle(known, certain_only=True)
+        return known
 
-    def add(self, spans: Iterable[EngineSpan], now: float) -> tuple[list[str | None], list[Found]]:
+    def add(self, spans: Iterable[EngineSpan], now: float) -> tuple[list[str | None], list[Known]]:
         """Spans came from an engine.
 
         Returns the trace of each, as the requests know it, None for one that belongs to no request; and
-        what became certain of requests that have ended.
+        the requests that have ended and of which something became certain.
         """
         homes: list[str | None] = []
         touched: dict[str, Known] = {}
@@ -134,16 +132,15 @@ class SpanMatcher:
             homes.append(self._home(span, trace, touched, now))
         for trace in traces.values():
             self._retry(trace, touched, now)
-        return homes, [found for known in touched.values() for found in self._settle(known, True)]
+        return homes, [known for known in touched.values() if self._settle(known, certain_only=True)]
 
-    def expire(self, now: float) -> list[tuple[Known, bool]]:
-        """Requests whose time is over, and whether what is said of them is news; they are forgotten."""
-        over = []
+    def expire(self, now: float) -> Iterator[Known]:
+        """Requests whose time is over, with what is said of them in the end; each is forgotten."""
         while self._ended and ((self._ended[0].until or 0.0) <= now or len(self._ended) > MAX_ENDED):
             known = self._ended.popleft()
-            over.append((known, bool(list(self._settle(known, certain_only=False)))))
+            self._settle(known, certain_only=False)
             self._forget(known)
-        return over
+            yield known
 
     def knows(self, trace_id: str) -> bool:
         """Whether a request of this trace is in flight or ended a moment ago."""
@@ -197,19 +194,20 @@ class SpanMatcher:
 
     # --- what is said of it
 
-    def _settle(self, known: Known, certain_only: bool) -> Iterator[Found]:
-        """Report what is new of a request that has ended."""
+    def _settle(self, known: Known, certain_only: bool) -> bool:
+        """Put what is known now into `said`, of a request that has ended; whether that is news."""
         if known.until is None:
-            return
+            return False
         readings = self._readings(known, certain_only)
         said: Verdict | None = None
         if len(readings) == 1 and not known.several:
             known.engine, said = readings[0].engine, readings[0].timings
         elif readings or (not certain_only and self._unclear(known)):
             said = "ambiguous"
-        if said is not None and said != known.said:
-            known.said = said
-            yield known, said
+        if said is None or said == known.said:
+            return False
+        known.said = said
+        return True
 
     def _readings(self, known: Known, certain_only: bool) -> list[Reading]:
         """Those that were matched most surely; complete ones go before a router's, which has no parts."""

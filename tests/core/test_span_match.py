@@ -151,19 +151,19 @@ def test_a_match(
 
     def end() -> None:
         for _, span_id, _ in requests:
-            said.update({known.span_id: what for known, what in matcher.ended(span_id, 100.0, False)})
+            said[span_id] = matcher.ended(span_id, 100.0, False).said
 
     def send() -> None:
         for batch in batches:
             _, found = matcher.add(batch, 101.0)
             assert not spans_first or not found, "nothing is said before a request has ended"
-            said.update({known.span_id: what for known, what in found})
+            said.update({known.span_id: known.said for known in found})
 
     for step in (send, end) if spans_first else (end, send):
         step()
-    assert said == certain
-    assert matcher.expire(109.9) == []
-    assert {known.span_id: known.said for known, _ in matcher.expire(110.0)} == final
+    assert {span_id: what for span_id, what in said.items() if what is not None} == certain
+    assert list(matcher.expire(109.9)) == []
+    assert {known.span_id: known.said for known in matcher.expire(110.0)} == final
     assert len(matcher) == 0
     assert not matcher.knows(T)
 
@@ -174,8 +174,8 @@ def test_a_stage_that_comes_after_its_request_counts_at_the_deadline() -> None:
     matcher.ended("A", 100.0, False)
     assert matcher.add([sglang("1", "A")], 101.0)[1] == []
     assert matcher.add([other("3", "1", "prefill_waiting", 0.1)], 102.0)[1] == []
-    ((known, is_news),) = matcher.expire(110.0)
-    assert (known.said, is_news) == (SGLANG_SAYS, True)
+    (known,) = matcher.expire(110.0)
+    assert known.said == SGLANG_SAYS
 
 
 def test_five_calls_of_an_agent_in_parallel_are_told_apart() -> None:
@@ -188,8 +188,8 @@ def test_five_calls_of_an_agent_in_parallel_are_told_apart() -> None:
     spans = [vllm(name.lower(), name, time_in_queue=index) for index, name in enumerate("EDBA")]
     homes, found = matcher.add(spans, 101.0)
     assert homes == [T] * 4
-    assert {known.span_id: what.queue for known, what in found} == {"E": 0, "D": 1, "B": 2, "A": 3}
-    assert {known.span_id: known.said for known, _ in matcher.expire(200.0)}["C"] is None
+    assert {known.span_id: known.said.queue for known in found} == {"E": 0, "D": 1, "B": 2, "A": 3}
+    assert {known.span_id: known.said for known in matcher.expire(200.0)}["C"] is None
 
 
 def test_five_calls_whose_spans_name_no_parent_are_ambiguous_all_of_them() -> None:
@@ -198,7 +198,7 @@ def test_five_calls_whose_spans_name_no_parent_are_ambiguous_all_of_them() -> No
         matcher.opened(T, name, f"id-{name}")
         matcher.ended(name, 100.0, False)
     assert matcher.add([vllm(name, None) for name in "12345"], 101.0)[1] == []
-    assert [known.said for known, _ in matcher.expire(200.0)] == ["ambiguous"] * 5
+    assert [known.said for known in matcher.expire(200.0)] == ["ambiguous"] * 5
 
 
 def test_an_open_question_is_not_the_last_requests_answer() -> None:
@@ -208,25 +208,25 @@ def test_an_open_question_is_not_the_last_requests_answer() -> None:
         matcher.opened(T, name, request_id)
     matcher.ended("A", 100.0, False)
     matcher.add([vllm("1", "x")], 101.0)
-    assert [known.said for known, _ in matcher.expire(110.0)] == ["ambiguous"]
+    assert [known.said for known in matcher.expire(110.0)] == ["ambiguous"]
     matcher.ended("B", 130.0, False)
     matcher.add([other("2", None)], 131.0)
-    assert [known.said for known, _ in matcher.expire(140.0)] == [None]
+    assert [known.said for known in matcher.expire(140.0)] == [None]
 
 
 def test_several_prompts_or_choices_are_ambiguous_even_with_one_span() -> None:
     matcher = SpanMatcher(read, KEEP)
     matcher.opened(*ONE[0])
     matcher.ended("A", 100.0, True)
-    ((_, said),) = matcher.add([vllm("1", "A")], 101.0)[1]
-    assert said == "ambiguous"
+    (known,) = matcher.add([vllm("1", "A")], 101.0)[1]
+    assert known.said == "ambiguous"
 
 
 def test_a_span_after_the_deadline_belongs_to_nobody() -> None:
     matcher = SpanMatcher(read, KEEP)
     matcher.opened(*ONE[0])
     matcher.ended("A", 100.0, False)
-    matcher.expire(110.0)
+    assert [known.said for known in matcher.expire(110.0)] == [None]
     assert matcher.add([vllm("1", "A")], 110.0) == ([None], [])
 
 
@@ -261,5 +261,5 @@ def test_more_ended_requests_than_there_is_room_for_are_given_up_early() -> None
     for number in range(MAX_ENDED + 5):
         matcher.opened(T, str(number), "one id for all")
         matcher.ended(str(number), 100.0, False)
-    assert [known.span_id for known, _ in matcher.expire(100.0)] == ["0", "1", "2", "3", "4"]
+    assert [known.span_id for known in matcher.expire(100.0)] == ["0", "1", "2", "3", "4"]
     assert len(matcher) == MAX_ENDED
