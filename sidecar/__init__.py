@@ -15,6 +15,8 @@ The map, from the outside in:
 `core` is pure: bytes, values and times go in, values come out. It knows no socket, clock or log.
 `catalogue` holds every exported name as data; `metrics` is the store behind `/metrics`;
 `config` is the only reader of files and environment.
+`tracing` makes spans of requests and passes the engine's on (`otlp_exporter`, `otlp_receiver`,
+`otlp_messages`); `engines` has the names that engines give to things.
 `emulator` is an engine with known timing, for the demo and the tests.
 
 All times are seconds of one monotonic clock, taken when a socket read returns and handed inward as

@@ -147,7 +147,7 @@ async def _grpc(take: Take, slots: asyncio.Semaphore, host: str, port: int) -> A
         maximum_concurrent_rpcs=4 * MAX_EXPORTS,
         options=[
             ("grpc.max_receive_message_length", MAX_BYTES),
-            # gRPC's own decompression has no bound: a message is decompressed here.
+            # Decompressed here: gRPC has one bound for before and after, older ones none for after.
             ("grpc.per_message_decompression", 0),
             ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_AND_GZIP),
             ("grpc.so_reuseport", 0),

@@ -28,7 +28,10 @@ PARTIAL = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(r
 REFUSALS = {
     "http": {
         "retried": [partial(web.Response, status=status) for status in (429, 502, 503, 504)],
-        "final": [partial(web.Response, status=status) for status in (400, 401, 404, 500, 301)],
+        "final": [
+            *(partial(web.Response, status=status) for status in (400, 401, 404, 500)),
+            partial(web.Response, status=307, headers={"Location": "/v1/traces"}),
+        ],
         "partial": lambda: web.Response(body=PARTIAL.SerializeToString()),
     },
     "grpc": {

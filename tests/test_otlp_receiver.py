@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from sidecar.core.otlp_frames import MalformedError, split
+from sidecar.core.otlp_frames import Frame, MalformedError, join, split
 from sidecar.otlp_messages import read_span
 from sidecar.otlp_receiver import MAX_BYTES, MAX_EXPORTS, MAX_PLAIN, TooLargeError, decompress, receiving
 from tests.data_spans import engine_spans, exports, sdk_spans
@@ -108,10 +108,13 @@ def send(receiver: Receiver) -> Reply:
 
 
 GOOD = exports("flags")[0]
+# Larger than an export may come, and smaller than one may be when decompressed.
+LARGE = join([Frame(b"", b"", b"\x2a\x90\xa1\x0f" + b"n" * 250_000)] * 30)
 BOMB = gzip.compress(bytes(MAX_PLAIN + 1))
 HTTP = [
     ("an export", GOOD, {}, 200),
     ("gzip", gzip.compress(GOOD), {"content_encoding": "gzip"}, 200),
+    ("gzip of what would be too large", gzip.compress(LARGE), {"content_encoding": "gzip"}, 200),
     ("nothing", b"", {}, 200),
     ("JSON", b"{}", {"content_type": "application/json"}, 415),
     ("another coding", GOOD, {"content_encoding": "br"}, 415),
@@ -149,6 +152,7 @@ async def test_a_chunked_body_that_does_not_end_is_refused_when_it_is_too_large(
 GRPC = [
     ("an export", GOOD, None, "OK"),
     ("gzip", GOOD, grpc.Compression.Gzip, "OK"),
+    ("gzip of what would be too large", LARGE, grpc.Compression.Gzip, "OK"),
     ("nothing", b"", None, "OK"),
     ("garbage", b"\xff" * 100, None, "INVALID_ARGUMENT"),
     ("garbage in gzip", b"\xff" * 10_000, grpc.Compression.Gzip, "INVALID_ARGUMENT"),
