@@ -19,7 +19,7 @@ from sidecar.history import History
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
-from sidecar.proxy.proxy import AS_IT_COMES, Overhead, TracePolicy
+from sidecar.proxy.proxy import Overhead, TracePolicy
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
 
@@ -111,9 +111,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
 
-    policy = AS_IT_COMES
+    policy = TracePolicy(config.tracing.trust_parent)
     if tracing is not None:
-        policy = TracePolicy(config.tracing.trust_parent, tracing.tells_the_engine)
+        policy = policy._replace(sampled=tracing.tells_the_engine)
         metrics.follow(catalogue.SPANS.name, tracing.counts)
         metrics.follow(catalogue.ENGINE_SPANS.name, tracing.engine_counts)
     proxy = Proxy(upstream, config.limits, attach, ask_usage=config.usage.inject, tracing=policy)

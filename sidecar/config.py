@@ -249,7 +249,7 @@ class Ready(_Section):
 
 
 class TracingConfig(_Section):
-    """Spans: where they go, which, and the engine's own; see tracing.md. Off without an address."""
+    """Spans: where they go, which, and the engine's own; see tracing.md. None are made without an address."""
 
     export: MaybeCollector = Field(
         default=None, description="the OTLP collector for the sidecar's spans, such as `http://HOST:4318`"
