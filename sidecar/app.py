@@ -62,14 +62,23 @@ class Sinks:
         """An exchange ended."""
         self.open.discard(observer)
         # An exemplar leads somewhere when the caller exports this trace, for it sampled it, or we do.
-        exported = bool(observer.trace.sampled)
-        if self._tracing is not None:
-            facts = observer.observation.facts
-            several = facts.n * facts.prompts > 1 or record.choices > 1
-            exported = self._tracing.finished(record, observer.trace, several) or exported
+        exported = self._trace(observer, record) or bool(observer.trace.sampled)
         labels = self._labels.values(observer.headers)
         self._metrics.record(record, record.trace_id if exported else None, labels)
         self._history.add(record)
+
+    def _trace(self, observer: StreamObserver, record: RequestRecord) -> bool:
+        """Whether its spans are exported. A fault in making them costs the spans and nothing else."""
+        if self._tracing is None:
+            return False
+        facts = observer.observation.facts
+        try:
+            several = facts.n * facts.prompts > 1 or record.choices > 1
+            return self._tracing.finished(record, observer.trace, several)
+        except Exception:
+            log.exception("a request's spans are lost")
+            self._metrics.child("llm_sidecar_observer_errors_total", "tracing").inc()
+            return False
 
     def undecodable(self) -> None:
         """A compressed body could not be read."""

@@ -19,6 +19,7 @@ from sidecar.core.span_match import EngineSpan
 from sidecar.core.spans import Attribute, Span
 
 MAX_ATTRIBUTES = 128  # of an engine's span, that are read
+MAX_TEXT = 256  # characters of its names and values that are kept
 _PARENT_LOCAL: Final = 0x100  # the flag bits that say whether the parent is in another process
 _PARENT_REMOTE: Final = 0x300
 
@@ -78,7 +79,7 @@ def read_span(frame: Frame, scopes: dict[bytes, str]) -> EngineSpan:
         span = trace_pb2.Span.FromString(frame.span)
         scope = scopes.get(frame.scope)
         if scope is None:
-            scope = scopes[frame.scope] = trace_pb2.ScopeSpans.FromString(frame.scope).scope.name
+            scope = scopes[frame.scope] = trace_pb2.ScopeSpans.FromString(frame.scope).scope.name[:MAX_TEXT]
     except DecodeError:
         raise MalformedError("not a span") from None
     if len(span.trace_id) != 16 or len(span.span_id) != 8:
@@ -88,10 +89,10 @@ def read_span(frame: Frame, scopes: dict[bytes, str]) -> EngineSpan:
         span_id=span.span_id.hex(),
         parent_id=span.parent_span_id.hex() or None,
         scope=scope,
-        name=span.name,
+        name=span.name[:MAX_TEXT],
         seconds=max(0, span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
         attributes={
-            pair.key: value
+            pair.key[:MAX_TEXT]: value
             for pair in span.attributes[:MAX_ATTRIBUTES]
             if (value := _plain(pair.value)) is not None
         },
@@ -130,7 +131,7 @@ def _text(value: str) -> str:
 def _plain(value: AnyValue) -> str | float | None:
     kind = value.WhichOneof("value")
     if kind == "string_value":
-        return value.string_value
+        return value.string_value[:MAX_TEXT]
     if kind == "double_value":
         return value.double_value
     return value.int_value if kind == "int_value" else None

@@ -7,6 +7,7 @@ for the engine's, at most DEADLINE; nothing else waits.
 """
 
 import asyncio
+import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -27,6 +28,8 @@ from sidecar.engines.spans import read
 from sidecar.otlp_exporter import SENDERS, Exporter
 from sidecar.otlp_messages import Encoder, read_span, rejected
 from sidecar.otlp_receiver import receiving
+
+log = logging.getLogger("sidecar.tracing")
 
 DEADLINE = 10.0  # seconds after a request's end in which spans of the engine still join; vLLM needs 5
 EXPIRE_SECONDS = 0.5
@@ -229,9 +232,12 @@ class Tracing:
     async def _expiring(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
-            for number, _ in enumerate(self.expire(monotonic()), 1):
-                if not number % A_TURN:
-                    await asyncio.sleep(0)
+            try:
+                for number, _ in enumerate(self.expire(monotonic()), 1):
+                    if not number % A_TURN:
+                        await asyncio.sleep(0)
+            except Exception:
+                log.exception("a request's spans are lost")
 
 
 async def _decode(frames: list[Frame]) -> list[EngineSpan]:

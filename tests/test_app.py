@@ -19,8 +19,8 @@ ANSWER = b'{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason
 class Noted:
     """Stands in for metrics, history and tracing."""
 
-    def __init__(self, exports: bool = False) -> None:
-        self.exports = exports
+    def __init__(self, exports: bool = False, fails: bool = False) -> None:
+        self.exports, self.fails = exports, fails
         self.calls: list[tuple[Any, ...]] = []
 
     def started(self, trace: TraceContext, request_id: str) -> None:
@@ -28,7 +28,15 @@ class Noted:
 
     def finished(self, record: RequestRecord, trace: TraceContext, several: bool) -> bool:
         self.calls.append(("finished", trace.span_id, record.id, several))
+        if self.fails:
+            raise ValueError("a fault")
         return self.exports
+
+    def child(self, name: str, *labels: str) -> "Noted":
+        self.calls.append((name, *labels))
+        return self
+
+    def inc(self) -> None: ...
 
     def record(self, record: RequestRecord, exported_trace: str | None, labels: Any) -> None:
         self.calls.append(("record", exported_trace))
@@ -87,3 +95,8 @@ def test_an_exemplar_is_a_trace_that_somebody_exports(
     tracing = None if exports is None else Noted(exports)
     metrics = observe({"model": "m"}, "/v1/chat/completions", sampled, tracing)
     assert metrics.calls == [("record", expected)]
+
+
+def test_a_fault_in_tracing_is_counted_and_costs_no_metric() -> None:
+    metrics = observe({"model": "m"}, "/v1/chat/completions", True, Noted(fails=True))
+    assert metrics.calls == [("llm_sidecar_observer_errors_total", "tracing"), ("record", TRACE_ID)]

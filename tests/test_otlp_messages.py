@@ -118,6 +118,15 @@ def test_what_is_no_span_is_refused(of: Frame) -> None:
         read_span(of, {})
 
 
+def test_long_texts_of_a_span_are_cut() -> None:
+    span = trace_pb2.Span(trace_id=bytes(16), span_id=bytes(8), name="n" * 1000)
+    span.attributes.add(key="k" * 1000).value.string_value = "v" * 1000
+    scope = trace_pb2.ScopeSpans()
+    scope.scope.name = "s" * 1000
+    read = read_span(Frame(b"", scope.SerializeToString(), span.SerializeToString()), {})
+    assert (read.name, read.scope, read.attributes) == ("n" * 256, "s" * 256, {"k" * 256: "v" * 256})
+
+
 def test_attributes_that_are_read_are_bounded_and_of_a_plain_kind() -> None:
     span = trace_pb2.Span(trace_id=bytes(16), span_id=bytes(8), start_time_unix_nano=5, end_time_unix_nano=2)
     span.attributes.add(key="list").value.array_value.values.add(string_value="x")

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from sidecar.core.server_timings import ServerTimings
 from sidecar.core.spans import Verdict
 
 MAX_TRACE_SPANS = 2000  # of one trace, whose parents are remembered; an older one is forgotten
+MAX_SPANS = 100_000  # of all traces
 MAX_UNDECIDED = 100  # of one trace
 MAX_ENDED = 20_000
 MAX_READINGS = 8  # of one request; already two leave open which one is meant
@@ -77,9 +79,17 @@ class Known(msgspec.Struct, eq=False):
     said: Verdict | None = None  # the latest; None while nothing is certain
 
 
+class _Above(NamedTuple):
+    """What is remembered of a span for the sake of those around it."""
+
+    parent_id: str | None
+    name: str
+    seconds: float
+
+
 class _Trace(msgspec.Struct, eq=False):
     requests: dict[str, Known] = {}  # by span id
-    spans: dict[str, EngineSpan] = {}
+    spans: dict[str, _Above] = {}  # by span id
     undecided: list[tuple[float, EngineSpan]] = []  # and when they came
 
 
@@ -93,6 +103,7 @@ class SpanMatcher:
         self._by_request_id: dict[str, list[Known]] = {}
         self._known: dict[str, Known] = {}
         self._ended: deque[Known] = deque()
+        self._spans = 0  # remembered, of all traces
 
     def __len__(self) -> int:
         return len(self._known)
@@ -126,9 +137,7 @@ class SpanMatcher:
             trace = self._traces.get(span.trace_id)
             if trace is not None:
                 traces[span.trace_id] = trace
-                trace.spans[span.span_id] = span
-                if len(trace.spans) > MAX_TRACE_SPANS:
-                    del trace.spans[next(iter(trace.spans))]
+                self._remember(span, trace)
             homes.append(self._home(span, trace, touched, now))
         for trace in traces.values():
             self._retry(trace, touched, now)
@@ -172,7 +181,7 @@ class SpanMatcher:
         self, span: EngineSpan, request_id: str | None, trace: _Trace | None
     ) -> tuple[Rank, list[Known]]:
         if trace is not None:
-            known = _ancestor(span, trace, trace.requests)
+            known = _ancestor(span, trace)
             if known is not None:
                 return Rank.ANCESTOR, [known]
         for candidate in _ids(request_id):
@@ -181,11 +190,20 @@ class SpanMatcher:
                 return Rank.REQUEST_ID, requests
         return Rank.TRACE, [] if trace is None else list(islice(trace.requests.values(), 2))
 
+    def _remember(self, span: EngineSpan, trace: _Trace) -> None:
+        before = len(trace.spans)
+        if span.span_id in trace.spans or self._spans >= MAX_SPANS:
+            return
+        trace.spans[span.span_id] = _Above(span.parent_id, span.name, span.seconds)
+        if before >= MAX_TRACE_SPANS:
+            del trace.spans[next(iter(trace.spans))]
+        self._spans += len(trace.spans) - before
+
     def _retry(self, trace: _Trace, touched: dict[str, Known], now: float) -> None:
         """Spans that came before the ones above them."""
         left = []
         for came, span in trace.undecided:
-            known = _ancestor(span, trace, trace.requests)
+            known = _ancestor(span, trace)
             if known is not None:
                 _give(span, Rank.ANCESTOR, known, touched)
             elif now - came <= 2 * self._keep:
@@ -240,6 +258,7 @@ class SpanMatcher:
         trace = self._traces[known.trace_id]
         del trace.requests[known.span_id]
         if not trace.requests:
+            self._spans -= len(trace.spans)
             del self._traces[known.trace_id]
 
 
@@ -247,22 +266,19 @@ def _nothing(_name: str) -> None: ...
 
 
 def _give(span: EngineSpan, rank: Rank, known: Known, touched: dict[str, Known]) -> None:
-    if len(known.spans) < MAX_READINGS:
+    """An engine that got no answer sends a span again: it counts once."""
+    is_new = all(span.span_id != other.span_id for _, other in known.spans)
+    if is_new and len(known.spans) < MAX_READINGS:
         known.spans.append((rank, span))
         touched[known.span_id] = known
 
 
-def _ancestor(span: EngineSpan, trace: _Trace, among: Mapping[str, Known]) -> Known | None:
+def _ancestor(span: EngineSpan, trace: _Trace) -> Known | None:
     """The request whose span is above this one, as far as the spans in between are known."""
-    above = span.parent_id
-    for _ in range(MAX_DEPTH):
-        if above is None:
-            return None
-        known = among.get(above)
+    for above in _ids_above(_Above(span.parent_id, span.name, span.seconds), trace):
+        known = trace.requests.get(above)
         if known is not None:
             return known
-        parent = trace.spans.get(above)
-        above = None if parent is None else parent.parent_id
     return None
 
 
@@ -270,19 +286,18 @@ def _stage(root: EngineSpan, name: str, trace: _Trace) -> float | None:
     below = [
         span.seconds
         for span in trace.spans.values()
-        if span.name == name and root.span_id in _above(span, trace)
+        if span.name == name and root.span_id in _ids_above(span, trace)
     ]
     return sum(below) if below else None
 
 
-def _above(span: EngineSpan, trace: _Trace) -> Iterator[str]:
-    above = span.parent_id
+def _ids_above(span: _Above, trace: _Trace) -> Iterator[str]:
+    above: _Above | None = span
     for _ in range(MAX_DEPTH):
-        if above is None:
+        if above is None or above.parent_id is None:
             return
-        yield above
-        parent = trace.spans.get(above)
-        above = None if parent is None else parent.parent_id
+        yield above.parent_id
+        above = trace.spans.get(above.parent_id)
 
 
 def _ids(request_id: str | None) -> Iterator[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.core import span_match
 from sidecar.core.server_timings import ServerTimings
 from sidecar.core.span_match import MAX_ENDED, MAX_TRACE_SPANS, EngineSpan, SpanMatcher
 from sidecar.engines.spans import read
@@ -116,6 +117,7 @@ CASES: dict[str, tuple[Requests, list[list[EngineSpan]], dict[str, Any], dict[st
         {"A": "ambiguous"},
         {"A": "ambiguous"},
     ),
+    "a span that is sent again": (ONE, [[vllm("1", "A")], [vllm("1", "A")]], {"A": SAYS}, {"A": SAYS}),
     "the second span comes later": (
         ONE,
         [[vllm("1", "A")], [vllm("2", "A")]],
@@ -254,6 +256,20 @@ def test_a_trace_that_never_ends_is_bounded() -> None:
     trace = matcher._traces[T]
     assert len(trace.spans) == MAX_TRACE_SPANS
     assert len(trace.undecided) == 100
+
+
+def test_all_traces_together_are_bounded_and_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_match, "MAX_SPANS", 10)
+    matcher = SpanMatcher(read, KEEP)
+    for trace in ("a" * 32, "b" * 32):
+        matcher.opened(trace, trace[:16], "r")
+        spans = [vllm(str(number), "x", trace=trace) for number in range(8)]
+        matcher.add(spans + spans, 1.0)
+    assert [len(trace.spans) for trace in matcher._traces.values()] == [8, 2]
+    matcher.ended("a" * 16, 1.0, False)
+    assert len(list(matcher.expire(100.0))) == 1
+    matcher.add([vllm(str(number), "x", trace="b" * 32) for number in range(20, 30)], 1.0)
+    assert len(matcher._traces["b" * 32].spans) == 10
 
 
 def test_more_ended_requests_than_there_is_room_for_are_given_up_early() -> None:
