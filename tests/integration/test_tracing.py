@@ -106,10 +106,16 @@ async def ask(listen: str, session: aiohttp.ClientSession, *, sampled: bool) -> 
         assert b"[DONE]" in await answer.read()
 
 
-async def shown(admin: str, session: aiohttp.ClientSession, family: str) -> dict[str, float]:
-    async with session.get(f"http://{admin}/metrics") as page:
-        text = await page.text()
-    return {m[1]: float(m[2]) for m in re.finditer(family + r'\{result="(\w+)"\} (\S+)', text)}
+async def until_shown(
+    admin: str, session: aiohttp.ClientSession, family: str, counts: dict[str, float]
+) -> None:
+    """Wait until the metrics page shows these counts: a span is counted after the collector has answered."""
+    async with asyncio.timeout(WITHIN):
+        shown = None
+        while shown != counts:
+            async with session.get(f"http://{admin}/metrics") as page:
+                text = await page.text()
+            shown = {m[1]: float(m[2]) for m in re.finditer(family + r'\{result="(\w+)"\} (\S+)', text)}
 
 
 CASES = [
@@ -148,7 +154,8 @@ async def test_a_trace_from_the_caller_to_the_engine(
             await ask(addresses["listen"], session, sampled=True)
             await own.until(lambda: len(own.spans) == 3)
             await forward.until(lambda: len(forward.spans) == 1)
-            assert (await shown(addresses["admin"], session, "llm_sidecar_spans_total"))["sent"] == 4
+            await until_shown(addresses["admin"], session, "llm_sidecar_spans_total", {"sent": 4})
+            await until_shown(addresses["admin"], session, "llm_sidecar_engine_spans_total", {"forwarded": 1})
             await ask(addresses["listen"], session, sampled=False)
     client, first, generation = own.spans[:3]
     (of_engine,) = forward.spans[:1]
