@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sidecar import admin, catalogue, served
@@ -21,11 +22,14 @@ from sidecar.joins import Joins
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
 from sidecar.proxy.observer import StreamObserver
-from sidecar.proxy.proxy import Overhead
+from sidecar.proxy.proxy import Overhead, TracePolicy
 from sidecar.proxy.selftest import failure
 from sidecar.request_labels import RequestLabels
 from sidecar.scraper import Scraper
 from sidecar.windows import Windows
+
+if TYPE_CHECKING:
+    from sidecar.tracing import Tracing
 
 log = logging.getLogger("sidecar")
 
@@ -40,16 +44,26 @@ class StartError(Exception):
 
 
 class Sinks:
-    """What becomes of an observation: metrics, history, the gauges of open streams."""
+    """What becomes of an observation: metrics, history, spans, the gauges of open streams."""
 
-    def __init__(self, metrics: Metrics, history: History, labels: RequestLabels, joins: Joins) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        history: History,
+        labels: RequestLabels,
+        joins: Joins,
+        tracing: "Tracing | None" = None,
+    ) -> None:
         self._metrics, self._history, self._labels, self._joins = metrics, history, labels, joins
+        self._tracing = tracing
         self.windows = Windows(metrics)
         self.open: set[StreamObserver] = set()
 
     def started(self, observer: StreamObserver) -> None:
         """An exchange began."""
         self.open.add(observer)
+        if self._tracing is not None:
+            self._tracing.started(observer.trace, observer.observation.request_id)
 
     def gap_sink(self, model: str | None, operation: str) -> Callable[[float, int | None], None]:
         """Where the gaps of one stream are counted, live."""
@@ -58,11 +72,27 @@ class Sinks:
     def finished(self, observer: StreamObserver, record: RequestRecord) -> None:
         """An exchange ended."""
         self.open.discard(observer)
-        # The caller sampled this trace, so it exports it: an exemplar will lead somewhere.
-        labels = self._labels.values(observer.headers)
-        self._metrics.record(record, record.trace_id if observer.trace.sampled else None, labels)
         self._joins.finished(self._history.add(record))
+        # An exemplar leads somewhere when the caller exports this trace, for it sampled it, or we do.
+        exported = self._trace(observer, record) or bool(observer.trace.sampled)
+        labels = self._labels.values(observer.headers)
+        self._metrics.record(record, record.trace_id if exported else None, labels)
+        if record.missed:
+            self._metrics.child("llm_sidecar_observer_errors_total", "missed").inc(record.missed)
         self.windows.ended(record)
+
+    def _trace(self, observer: StreamObserver, record: RequestRecord) -> bool:
+        """Whether its spans are exported. A fault in making them costs the spans and nothing else."""
+        if self._tracing is None:
+            return False
+        facts = observer.observation.facts
+        try:
+            several = facts.n * facts.prompts > 1 or record.choices > 1
+            return self._tracing.finished(record, observer.trace, several)
+        except Exception:
+            log.exception("a request's spans are lost")
+            self._metrics.child("llm_sidecar_observer_errors_total", "tracing").inc()
+            return False
 
     def undecodable(self) -> None:
         """A compressed body could not be read."""
@@ -121,12 +151,21 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     labels = RequestLabels(config.labels)
     metrics = Metrics(config.metrics, labels)
     history = History()
-    sinks = Sinks(metrics, history, labels, Joins(metrics))
+    upstream = upstream_of(config.upstream)
+    tracing = _tracing(config, upstream)
+    joins = Joins(metrics, spans=config.tracing.receives)
+    sinks = Sinks(metrics, history, labels, joins, tracing)
 
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
 
-    proxy = Proxy(upstream_of(config.upstream), config.limits, attach, ask_usage=config.usage.inject)
+    policy = TracePolicy(config.tracing.trust_parent)
+    if tracing is not None:
+        tracing.on_timings, tracing.phases = joins.span, joins.attributes
+        policy = policy._replace(sampled=tracing.tells_the_engine)
+        metrics.follow(catalogue.SPANS.name, tracing.counts)
+        metrics.follow(catalogue.ENGINE_SPANS.name, tracing.engine_counts)
+    proxy = Proxy(upstream, config.limits, attach, ask_usage=config.usage.inject, tracing=policy)
     metrics.follow(catalogue.LABEL_OVERFLOW.name, labels.overflowed)
     metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults, proxy.edits)
     proxy.overhead = Overhead(
@@ -153,10 +192,12 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
 
     pages = admin.build_admin(metrics, history, sinks.windows, config, ready, stop.set)
     async with contextlib.AsyncExitStack() as stack:
+        if tracing is not None:
+            await stack.enter_async_context(tracing.running())
         admin_address = await stack.enter_async_context(admin.listening(pages, *config.admin_address))
         listen_host, listen_port = await proxy.start(*config.listen_address)
         stack.push_async_callback(proxy.stop)
-        watching = [asyncio.create_task(state.watch())]
+        watching = [asyncio.create_task(state.watch()), asyncio.create_task(_expire(joins))]
         if scraper is not None:
             watching.append(asyncio.create_task(_scrape(scraper, state)))
         gc.freeze()
@@ -178,6 +219,12 @@ async def _scrape(scraper: Scraper, state: served.ServedModels) -> None:
     await scraper.run()
 
 
+async def _expire(joins: Joins) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        joins.expire(monotonic())
+
+
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         said = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name}
@@ -188,6 +235,22 @@ def _log_json_lines(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _tracing(config: Config, upstream: Upstream) -> "Tracing | None":
+    """Imports what tracing needs only when it is on."""
+    if not config.tracing.on:
+        return None
+    try:
+        from sidecar.tracing import Tracing
+
+        return Tracing(config.tracing, (upstream.host, upstream.port))
+    except ImportError as missing:
+        package = (missing.name or "").partition(".")[0]
+        extra = "tracing-grpc" if package == "grpc" else "tracing"
+        raise StartError(f"tracing needs the package {package}; install inference-sidecar[{extra}]") from None
+    except ConfigError as wrong:
+        raise StartError(str(wrong)) from None
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -469,6 +469,16 @@ EDITS = _counter(
     ("result",),
     "Requests that could be asked for usage (usage.inject), and why not; events taken out of answers.",
 )
+SPANS = _counter(
+    "llm_sidecar_spans_total",
+    ("result",),
+    "Spans for a collector: sent, or dropped (over_rate, queue_full, failed, rejected by the collector).",
+)
+ENGINE_SPANS = _counter(
+    "llm_sidecar_engine_spans_total",
+    ("result",),
+    "Spans that engines sent: forwarded, of no request (unknown), not_forwarded, held_full, malformed.",
+)
 
 PHASE = _seconds(
     "llm_phase_seconds",
@@ -526,7 +536,7 @@ ENGINE_VIEW: Final = (
 )  # fmt: skip
 ITSELF: Final = (
     BUILD_INFO, CONFIG_INFO, OVERHEAD, LOOP_LAG, OBSERVER_ERRORS, LABEL_OVERFLOW, REJECTED, RETRIES,
-    EDITS,
+    EDITS, SPANS, ENGINE_SPANS,
 )  # fmt: skip
 STORED: Final = (
     *CLIENT_VIEW,

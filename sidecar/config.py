@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from pydantic import (
@@ -132,6 +132,22 @@ def _page_url(value: str) -> str:
     return value
 
 
+def _collector(value: str) -> str:
+    """A collector's URL; unlike the engine's it may have a path."""
+    try:
+        parts = urlsplit(value)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or not value.isprintable() or " " in value:
+        raise ValueError("not a URL of a collector; write http://HOST:PORT or https://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("holds a user name or password; put credentials into the variable of headers_env")
+    if parts.query or parts.fragment:
+        raise ValueError("holds a query or fragment; leave it out")
+    return value
+
+
 def _list(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -140,6 +156,9 @@ Duration = Annotated[float, BeforeValidator(_duration), PlainSerializer(format_d
 Positive = Annotated[Duration, AfterValidator(_positive), "duration over 0"]
 Address = Annotated[str, AfterValidator(_address), "`HOST:PORT`"]
 Url = Annotated[str, AfterValidator(_url), "URL"]
+MaybeAddress = Annotated[Address | None, "`HOST:PORT`"]
+MaybeCollector = Annotated[Annotated[str, AfterValidator(_collector)] | None, "URL"]
+Ratio = Annotated[float, Field(ge=0, le=1), "number from 0 to 1"]
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], BeforeValidator(_list), "list"
 ]
@@ -156,6 +175,12 @@ def _label_name(value: str) -> str:
     return value
 
 
+def _variable_name(value: str) -> str:
+    if not _LABEL_NAME.fullmatch(value):
+        raise ValueError("not a variable name; write the name of an environment variable, not its value")
+    return value
+
+
 def _header_name(value: str) -> str:
     if not _HEADER_NAME.fullmatch(value):
         raise ValueError("not a header name; a name such as x-tenant has letters, digits and dashes")
@@ -166,6 +191,7 @@ def _header_name(value: str) -> str:
 
 LabelName = Annotated[str, AfterValidator(_label_name)]
 HeaderName = Annotated[str, AfterValidator(_header_name), "header name"]
+VariableName = Annotated[str, AfterValidator(_variable_name), "variable name"]
 
 
 # --- settings
@@ -317,6 +343,60 @@ class Ready(_Section):
     check_upstream: bool = Field(default=True, description="not ready while the engine does not answer")
 
 
+class TracingConfig(_Section):
+    """Spans: where they go, which, and the engine's own; see tracing.md. None are made without an address."""
+
+    export: MaybeCollector = Field(
+        default=None, description="the OTLP collector for the sidecar's spans, such as `http://HOST:4318`"
+    )
+    protocol: Literal["http", "grpc"] = Field(
+        default="http", description="`http` is protobuf over HTTP; for `export` and `forward`"
+    )
+    headers_env: VariableName = Field(
+        default="OTEL_EXPORTER_OTLP_HEADERS",
+        description="the environment variable that holds headers for the collector, `name=value,name=value`",
+    )
+    ratio: Ratio = Field(
+        default=0.1, description="share of the traces that begin here; a caller's decision goes before it"
+    )
+    trust_parent: bool = Field(
+        default=True, description="`false` begins a new trace for each request, linked to the caller's"
+    )
+    max_spans_per_second: Count = Field(default=1000, description="exported at most; more are dropped")
+    semconv: Literal["latest", "1.36"] = Field(
+        default="latest", description="the version of the GenAI conventions that names attributes"
+    )
+    receive: MaybeAddress = Field(
+        default=None, description="takes the engine's spans by OTLP/gRPC, such as `127.0.0.1:4317`"
+    )
+    receive_http: MaybeAddress = Field(
+        default=None, description="takes them by OTLP/HTTP, such as `127.0.0.1:4318`"
+    )
+    forward: MaybeCollector = Field(
+        default=None, description="the OTLP collector for the engine's spans of exported traces"
+    )
+
+    @property
+    def receives(self) -> bool:
+        """The engine's spans come here."""
+        return self.receive is not None or self.receive_http is not None
+
+    @property
+    def on(self) -> bool:
+        """There is anything to do."""
+        return self.export is not None or self.receives
+
+    def headers(self, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The collector's headers. Raises ConfigError when the variable does not hold any."""
+        text = (os.environ if environment is None else environment).get(self.headers_env, "")
+        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+        headers = {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
+                raise ConfigError([f"{self.headers_env}: not headers; write name=value,name=value"])
+        return headers
+
+
 class Log(_Section):
     """JSON lines on standard error: drain, trouble with the engine. Never what was asked or answered."""
 
@@ -346,26 +426,43 @@ class Config(_Section):
         default_factory=dict, description="name: where its value comes from"
     )
     ready: Ready = Ready()
+    tracing: TracingConfig = TracingConfig()
     log: Log = Log()
 
     @model_validator(mode="after")
-    def _two_ports(self) -> "Config":
-        if self.listen == self.admin and self.listen_address[1]:
-            raise ValueError("admin: the same address as listen; give it a port of its own")
+    def _one_port_each(self) -> "Config":
+        listening = {
+            "listen": self.listen,
+            "admin": self.admin,
+            "tracing.receive": self.tracing.receive,
+            "tracing.receive_http": self.tracing.receive_http,
+        }
+        first: dict[str, str] = {}
+        for name, address in listening.items():
+            if address is not None and split_address(address)[1]:
+                other = first.setdefault(address, name)
+                if other != name:
+                    raise ValueError(f"{name}: the same address as {other}; give it a port of its own")
         engine = urlsplit(self.upstream)
         if self.listen_address[1] and (engine.hostname, engine.port) == self.listen_address:
             raise ValueError("upstream: the same address as listen; the sidecar would ask itself")
         return self
 
+    @model_validator(mode="after")
+    def _forwards_what_it_receives(self) -> "Config":
+        if self.tracing.forward is not None and not self.tracing.receives:
+            raise ValueError("tracing.forward: no spans are received; set tracing.receive or receive_http")
+        return self
+
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port."""
-        return _split(self.listen)
+        return split_address(self.listen)
 
     @property
     def admin_address(self) -> tuple[str, int]:
         """Host and port."""
-        return _split(self.admin)
+        return split_address(self.admin)
 
     def shown(self) -> dict[str, Any]:
         """The settings in force in the grammar of the file, secrets hidden."""
@@ -402,7 +499,7 @@ def load(
     return config
 
 
-def _split(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

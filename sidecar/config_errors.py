@@ -15,6 +15,7 @@ _WRONG = {
     "missing": "is required; set it in the file, by SIDECAR_{upper} or by --{name}",
     "string_type": "must be text, not {input}; put it in quotes",
     "int_type": "must be a whole number, not {input}",
+    "float_type": "must be a number, not {input}",
     "bool_type": "must be true or false, not {input}",
     "tuple_type": "must be a list, not {input}; write [a, b]",
     "model_type": "must be a mapping of settings, not {input}",

@@ -5,6 +5,9 @@ request without in-band timings waits for it, when spans are received, and is co
 deadline has passed.
 """
 
+from collections import deque
+from typing import Literal
+
 from sidecar import catalogue
 from sidecar.core.join import PHASES, TOTALS, PhaseBreakdown, Source, join
 from sidecar.core.record import RequestRecord
@@ -13,7 +16,9 @@ from sidecar.engines.in_band import timings_of
 from sidecar.history import Kept
 from sidecar.metrics import Metrics
 
-DEADLINE = 10.0  # seconds after the end of a request
+DEADLINE = 11.0  # seconds after the end of a request: a second after tracing has given up
+LATEST = 64  # requests whose span may still be made
+PHASE_ATTRIBUTE, JOIN_ATTRIBUTE = "llm.phase", "llm.join"
 SIZES = ((256, "256"), (1024, "1k"), (4096, "4k"), (16384, "16k"), (65536, "64k"))
 
 
@@ -24,7 +29,8 @@ class Joins:
         """`spans`: spans of the engine may come, by `span`."""
         self._metrics = metrics
         self._spans = spans
-        self._waiting: dict[str, Kept] = {}  # by request id, oldest first
+        self._waiting: dict[int, Kept] = {}  # by identity of the record, oldest first
+        self._latest: deque[Kept] = deque(maxlen=LATEST)
 
     def finished(self, kept: Kept) -> None:
         """A request has ended and is in the history."""
@@ -33,31 +39,43 @@ class Joins:
         complete = timings is not None and timings.prefill is not None
         if complete or not self._spans or join(record, None, "none") is None:
             self._join(kept, timings, "in_band" if timings is not None else "none")
-        elif record.id in self._waiting:
-            self._join(kept, None, "none", ambiguous=True)  # two at once with one id: whose is the span?
-            self._join(self._waiting.pop(record.id), None, "none", ambiguous=True)
         else:
-            self._waiting[record.id] = kept
+            self._waiting[id(record)] = kept
 
-    def span(self, request_id: str, timings: ServerTimings | None) -> None:
-        """The engine's span of a request; None when it may be another's as well."""
-        kept = self._waiting.pop(request_id, None)
-        if kept is not None:
-            self._join(kept, timings, "span", ambiguous=timings is None)
+    def span(self, record: RequestRecord, said: ServerTimings | Literal["ambiguous"]) -> None:
+        """What the engine's span says of a request that has ended; the first to come counts."""
+        kept = self._waiting.pop(id(record), None)
+        if kept is None:
+            return
+        if said == "ambiguous":
+            self._join(kept, None, "span", ambiguous=True)
+        else:
+            self._join(kept, said, "span")
 
     def expire(self, now: float) -> None:
         """No span comes any more for what ended DEADLINE before `now`."""
-        for request_id, kept in list(self._waiting.items()):
+        while self._waiting:
+            identity, kept = next(iter(self._waiting.items()))
             if kept.record.ended > now - DEADLINE:
                 return
-            del self._waiting[request_id]
-            self._join(kept, timings_of(kept.record.engine, streaming=True), "in_band")
+            del self._waiting[identity]
+            timings = timings_of(kept.record.engine, streaming=bool(kept.record.streaming))
+            self._join(kept, timings, "in_band" if timings is not None else "none")
+
+    def attributes(self, record: RequestRecord) -> dict[str, float | str]:
+        """What a request's span tells of the join: the latest requests only."""
+        phases = next((kept.phases for kept in reversed(self._latest) if kept.record is record), None)
+        if phases is None:
+            return {}
+        parts = {f"{PHASE_ATTRIBUTE}.{name}": seconds for name, seconds in phases.parts().items()}
+        return {**parts, JOIN_ATTRIBUTE: phases.status}
 
     def _join(
         self, kept: Kept, timings: ServerTimings | None, source: Source, *, ambiguous: bool = False
     ) -> None:
         kept.phases = join(kept.record, timings, source, ambiguous=ambiguous)
         if kept.phases is not None:
+            self._latest.append(kept)
             count(self._metrics, kept.record, kept.phases, timings)
 
 

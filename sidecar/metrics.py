@@ -326,7 +326,7 @@ def _gap_sink(icl: Histogram, itl: Callable[[str], Histogram]) -> GapSink:
 
 def _without_usage(record: RequestRecord) -> bool:
     said_nothing = record.input_tokens is None and record.output_tokens is None
-    return said_nothing and record.observed and record.outcome == "completed"
+    return said_nothing and record.observed and not record.missed and record.outcome == "completed"
 
 
 def _of(kind: type[S], series: object) -> S:

@@ -15,10 +15,11 @@ LIMITS = (
 )
 TOP = (
     "upstream, listen, admin, models, stall_threshold, limits, drain, metrics, usage, engine, labels, ready, "
-    "log"
+    "tracing, log"
 )
 NO_PAGE = "not the URL of a metrics page; write http://HOST:PORT or http://HOST:PORT/PATH"
 NO_ADDRESS = "not an address; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"
+NO_COLLECTOR = "not a URL of a collector; write http://HOST:PORT or https://HOST:PORT"
 NO_DURATION = "not a duration; write a number and one unit, such as 500ms, 2s, 1m or 1h"
 REQUIRED = "upstream: is required; set it in the file, by SIDECAR_UPSTREAM or by --upstream"
 
@@ -85,6 +86,21 @@ WRONG = {
         f"limits.foo: unknown key; known here: {LIMITS}",
     ],
     "syntax": ["FILE: not YAML: expected ',' or '}', but got '<stream end>', line 3"],
+    "tracing-address-shared": ["tracing.receive: the same address as listen; give it a port of its own"],
+    "tracing-collector": [f"tracing.export: {NO_COLLECTOR}"],
+    "tracing-forward-nothing": [
+        "tracing.forward: no spans are received; set tracing.receive or receive_http"
+    ],
+    "tracing-password": [
+        "tracing.export: holds a user name or password; put credentials into the variable of headers_env"
+    ],
+    "tracing-protocol": ["tracing.protocol: must be 'http' or 'grpc', not \"jaeger\""],
+    "tracing-query": ["tracing.forward: holds a query or fragment; leave it out"],
+    "tracing-ratio": ["tracing.ratio: must be at most 1.0, not 10"],
+    "tracing-ratio-text": ['tracing.ratio: must be a number, not "all"'],
+    "tracing-variable": [
+        "tracing.headers_env: not a variable name; write the name of an environment variable, not its value"
+    ],
     "upstream-missing": [REQUIRED],
     "upstream-password": ["upstream: holds a user name or password; clients send their own, leave it out"],
     "upstream-path": ["upstream: holds more than an address; leave the path out, it comes from the client"],
@@ -180,6 +196,27 @@ def test_a_key_that_can_not_be_had(
     with pytest.raises(ConfigError) as caught:
         config.engine.api_key(environment)
     assert caught.value.errors == [message]
+
+
+HEADERS = [
+    ("none", {}, {}),
+    ("as OpenTelemetry writes them", {"V": "a=1, B-c=x%20y=z,"}, {"a": "1", "b-c": "x y=z"}),
+]
+
+
+@pytest.mark.parametrize(("environment", "headers"), [r[1:] for r in HEADERS], ids=[r[0] for r in HEADERS])
+def test_headers_for_the_collector_come_from_a_variable(
+    environment: dict[str, str], headers: dict[str, str]
+) -> None:
+    config = load(None, {"upstream": "http://a:1", "tracing": {"headers_env": "V"}}, {})
+    assert config.tracing.headers(environment) == headers
+
+
+@pytest.mark.parametrize("text", ["a b=hunter2", "=hunter2", "a=hunter2%0d%0ab: 1"])
+def test_headers_that_are_none_are_refused_and_not_repeated(text: str) -> None:
+    config = load(None, {"upstream": "http://a:1", "tracing": {"headers_env": "V"}}, {})
+    with pytest.raises(ConfigError, match=r"^V: not headers; write name=value,name=value$"):
+        config.tracing.headers({"V": text})
 
 
 PRECEDENCE = [

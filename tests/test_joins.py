@@ -107,9 +107,9 @@ def test_with_spans_a_request_waits_for_its_own_and_in_band_timings_need_no_wait
     one.finished(late)
     one.finished(request("quick", engine=IN_BAND))
     assert joins(metrics) == {("ok", "in_band"): 1}
-    one.span("somebody else", SPAN)
-    one.span("late", SPAN)
-    one.span("late", SPAN)  # once only
+    one.span(request("somebody else").record, SPAN)
+    one.span(late.record, SPAN)
+    one.span(late.record, SPAN)  # once only
     assert joins(metrics) == {("ok", "in_band"): 1, ("ok", "span"): 1}
     assert late.phases is not None
     assert late.phases.queue == 0.1
@@ -117,24 +117,40 @@ def test_with_spans_a_request_waits_for_its_own_and_in_band_timings_need_no_wait
 
 def test_a_span_that_does_not_come_is_missing_after_the_deadline() -> None:
     metrics = store()
-    one = Joins(metrics, spans=True)
+    one, later = Joins(metrics, spans=True), request("later", ended=6.0)
     one.finished(request("early", ended=4.0))
-    one.finished(request("later", ended=6.0))
+    one.finished(later)
     one.expire(3.9 + DEADLINE)
     assert joins(metrics) == {}
     one.expire(4.5 + DEADLINE)
     assert joins(metrics) == {("missing", "none"): 1}
-    one.span("later", SPAN)
+    one.span(later.record, SPAN)
     assert joins(metrics) == {("missing", "none"): 1, ("ok", "span"): 1}
 
 
-def test_a_span_that_may_be_anothers_and_two_requests_with_one_id_are_ambiguous() -> None:
-    metrics = store()
+def test_timings_without_a_prefill_wait_for_a_span_and_are_shown_if_none_comes() -> None:
+    metrics, kept = store(), request(engine={"meta_info": {"queue_time": 0.2}})
     one = Joins(metrics, spans=True)
-    one.finished(request("r"))
-    one.span("r", None)
+    one.finished(kept)
+    one.expire(kept.record.ended + DEADLINE)
+    assert joins(metrics) == {("missing", "in_band"): 1}
+    assert kept.as_json()["phases"] == pytest.approx(
+        {"upload": 0.1, "connect": 0.0, "queue": 0.2, "ttft": 1.0, "generation": 2.0}
+    )
+
+
+def test_a_span_that_may_be_anothers_is_ambiguous() -> None:
+    metrics, kept = store(), request()
+    one = Joins(metrics, spans=True)
+    one.finished(kept)
+    one.span(kept.record, "ambiguous")
     assert joins(metrics) == {("ambiguous", "none"): 1}
-    one.finished(request("twice"))
-    one.finished(request("twice"))
-    one.span("twice", SPAN)
-    assert joins(metrics) == {("ambiguous", "none"): 3}
+
+
+def test_a_requests_span_tells_its_phases_and_how_they_were_joined() -> None:
+    one, kept = Joins(store()), request(engine=IN_BAND)
+    one.finished(kept)
+    told = one.attributes(kept.record)
+    assert told["llm.join"] == "ok"
+    assert told["llm.phase.queue"] == pytest.approx(0.2)
+    assert one.attributes(request("another").record) == {}

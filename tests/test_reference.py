@@ -41,7 +41,8 @@ def test_every_setting_has_its_row_with_the_default() -> None:
             row = next(line for line in page if line.startswith(f"| `{path}` | "))
             cells = [cell.strip() for cell in row.strip("|").split(" | ")]
             shown = str(given).lower() if isinstance(given, bool) else str(given)
-            assert cells[-2] == ("required" if name == "upstream" else f"`{shown}`" if shown else "none")
+            absent = {"upstream": "required"}.get(name, "none" if given in (None, "") else None)
+            assert cells[-2] == (absent or f"`{shown}`")
             assert len(cells[-1]) > 10, f"{path} says nothing"
 
 

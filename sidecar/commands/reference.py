@@ -162,9 +162,9 @@ def _default(info: FieldInfo) -> str:
     value = info.default
     if value is PydanticUndefined:
         return "required"
-    if value == "":
+    if value in ("", None):
         return "none"
-    if isinstance(value, float):
+    if isinstance(value, float) and "duration" in _kind(info):
         value = format_duration(value)
     if isinstance(value, bool):
         value = str(value).lower()

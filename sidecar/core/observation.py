@@ -22,7 +22,8 @@ from sidecar.core.record import RequestRecord
 from sidecar.core.request import Headers, RequestFacts, RequestReader, is_encoded
 from sidecar.core.timeline import STALL_THRESHOLD, Timeline
 
-DECODED_PER_READ: Final = 65536
+DECODED_PER_READ: Final = 262144  # bytes: as much as a socket read gives; 4 ms of chunks of 145 bytes
+PAYLOADS_PER_READ: Final = 8192  # shorter ones are no chunks of a token
 
 _FRAMERS: dict[bytes, tuple[type[Framer], bool]] = {  # content type: framer, streamed
     b"text/event-stream": (SSEFramer, True),
@@ -130,8 +131,8 @@ class Observation:
 
     def silent_since(self, now: float) -> float:
         """Seconds without a token, from the start before the first; 0 once the answer is complete."""
-        if self.timeline.terminal:
-            return 0.0
+        if self.timeline.terminal or self.timeline.waits.announced:
+            return 0.0  # complete, or its own client holds it up
         last = self.timeline.last_token_at
         return now - (self.t0 if last is None else last)
 
@@ -213,9 +214,10 @@ class Observation:
         behind = waits.behind
         if behind:
             waits.read_begins()
-        for event_type, payload in framer.feed(data):
+        for number, (event_type, payload) in enumerate(framer.feed(data)):
             self._decoded += len(payload)
-            if self._decoded > DECODED_PER_READ and payload != DONE:
+            too_much = self._decoded > DECODED_PER_READ or number >= PAYLOADS_PER_READ
+            if too_much and payload != DONE:
                 self._missed += 1
             elif event_type and event_type != b"message":
                 reader.named_payload(event_type, payload, now)

@@ -22,6 +22,7 @@ class Stall(msgspec.Struct, frozen=True):
 
     duration: float
     during: str
+    ended: float | None = None  # when the next token, or the end, came
 
 
 class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True):

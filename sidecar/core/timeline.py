@@ -132,7 +132,7 @@ class Timeline:
         if gap > self._longest:
             self._longest = gap
         if gap > self.stall_threshold:
-            self._stalled(gap, during)
+            self._stalled(gap, during, now)
         self.on_gap(gap, tokens)
 
     def _first_tokens(self, index: int, material: int, tokens_so_far: int | None, now: float) -> None:
@@ -272,23 +272,23 @@ class Timeline:
 
     def _gap_with_wait(self, choice: Choice, during: int, gap: float, now: float) -> None:
         waited = self.waits.until(now)
-        self._measure(gap - (waited - choice.wait_last), during)
+        self._measure(gap - (waited - choice.wait_last), during, now)
         choice.wait_last = waited
 
     def _close_gap(self, choice: Choice, now: float) -> None:
         if choice.chunks:
             waited = self.waits.until(now) - choice.wait_last
-            self._measure(now - choice.last - waited, choice.material)
+            self._measure(now - choice.last - waited, choice.material, now)
 
-    def _measure(self, gap: float, during: int) -> None:
+    def _measure(self, gap: float, during: int, now: float) -> None:
         if gap > self._longest:
             self._longest = gap
         if gap > self.stall_threshold:
-            self._stalled(gap, during)
+            self._stalled(gap, during, now)
 
-    def _stalled(self, gap: float, during: int) -> None:
+    def _stalled(self, gap: float, during: int, now: float) -> None:
         if len(self.stalls) < MAX_STALLS:
-            self.stalls.append(Stall(gap, DURING[during]))
+            self.stalls.append(Stall(gap, DURING[during], now))
 
     # --- the result
 

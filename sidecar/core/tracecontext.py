@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 RANDOM_BYTES = 24
+SPAN_ID_BYTES = 8
 
 
 class TraceContext(NamedTuple):
@@ -18,23 +19,42 @@ class TraceContext(NamedTuple):
     parent_id: str | None  # the caller's span, None when the trace starts here
     span_id: str  # the id that the sidecar's own span has and sends upstream
     sampled: bool | None  # the caller's decision, None when it made none
+    link: tuple[str, str] | None = None  # trace and span id of a caller whose trace is not continued
 
     def header(self, sampled: bool) -> bytes:
         """The `traceparent` value to send upstream."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if sampled else '00'}".encode()
 
 
-def derive(traceparent: bytes | None, random: bytes) -> TraceContext:
+def derive(traceparent: bytes | None, random: bytes, *, trust: bool = True) -> TraceContext:
     """Continue the caller's trace, or start one.
 
-    `random` holds RANDOM_BYTES unpredictable bytes: 16 for a trace id, 8 for a span id.
+    `random` holds RANDOM_BYTES unpredictable bytes: 16 for a trace id, 8 for a span id. A caller that is
+    not to be trusted with trace ids and sampling gets a new trace with a link to its own.
     """
-    span_id = _non_zero(random[16:24]).hex()
+    span_id = span_id_of(random[16:])
     caller = _parse(traceparent)
-    if caller is None:
-        return TraceContext(_non_zero(random[:16]).hex(), None, span_id, None)
-    trace_id, parent_id, sampled = caller
-    return TraceContext(trace_id, parent_id, span_id, sampled)
+    if caller is not None and trust:
+        trace_id, parent_id, sampled = caller
+        return TraceContext(trace_id, parent_id, span_id, sampled)
+    link = None if caller is None else caller[:2]
+    return TraceContext(_non_zero(random[:16]).hex(), None, span_id, None, link)
+
+
+def span_id_of(random: bytes) -> str:
+    """A span id out of the first SPAN_ID_BYTES bytes."""
+    return _non_zero(random[:SPAN_ID_BYTES]).hex()
+
+
+def chosen(trace: TraceContext, ratio: float) -> bool:
+    """Whether to export a trace for itself: as the caller decided, else `ratio` of all traces.
+
+    Every party that uses the same ratio of the trace id's low 64 bits decides alike
+    (OpenTelemetry's TraceIdRatioBased sampler).
+    """
+    if trace.sampled is not None:
+        return trace.sampled
+    return int(trace.trace_id[16:], 16) < round(ratio * (1 << 64))
 
 
 def _parse(value: bytes | None) -> tuple[str, str, bool] | None:

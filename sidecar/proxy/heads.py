@@ -80,8 +80,13 @@ def read_request(
     )
 
 
-def request_head(head: RequestHead, authority: bytes, traceparent: bytes, request_id: bytes) -> bytes:
-    """The head to send upstream. `request_id` is only used when the client sent none."""
+def request_head(
+    head: RequestHead, authority: bytes, traceparent: bytes, request_id: bytes, *, new_trace: bool = False
+) -> bytes:
+    """The head to send upstream. `request_id` is only used when the client sent none.
+
+    The client's `tracestate` belongs to its own trace and ends with it (W3C Trace Context, section 3.5).
+    """
     out = [head.method.encode("ascii"), b" ", head.target, b" HTTP/1.1\r\n"]
     missing = {b"host": authority, b"traceparent": traceparent, b"x-request-id": request_id}
     for name, value in head.headers:
@@ -89,6 +94,8 @@ def request_head(head: RequestHead, authority: bytes, traceparent: bytes, reques
         if lower == b"traceparent":
             if missing.pop(lower, None) is not None:
                 out += (name, b": ", traceparent, b"\r\n")
+        elif new_trace and lower == b"tracestate":
+            continue
         elif lower not in _HOP and lower not in head.nominated and lower != b"trailer":
             missing.pop(lower, None)
             out += (name, b": ", value, b"\r\n")

@@ -45,7 +45,7 @@ class StreamObserver:
             headers=start.headers,
             request_id=start.request_id,
             trace_id=start.trace.trace_id,
-            wall=time.time(),
+            wall=time.time() - (time.monotonic() - start.t0),  # the request is on its way since t0
             gap_sink=lambda seen: sinks.gap_sink(seen.model, seen.operation),
             stall_threshold=stall_threshold,
         )

@@ -53,6 +53,19 @@ class Overhead(NamedTuple):
     chunk: Callable[[float], None] = _ignore  # a body piece: read to written
 
 
+def _unless_the_caller_declined(trace: TraceContext) -> bool:
+    return trace.sampled is not False
+
+
+class TracePolicy(NamedTuple):
+    """What becomes of a caller's trace context on the way to the engine."""
+
+    trust: bool = True  # continue the caller's trace
+    sampled: Callable[[TraceContext], bool] = _unless_the_caller_declined  # what the engine is told
+
+
+AS_IT_COMES = TracePolicy()
+
 Attach = Callable[[RequestStart], Observer | None]
 
 
@@ -60,9 +73,16 @@ class Proxy:
     """Forwards every request to one upstream. Build and use it inside a running loop."""
 
     def __init__(
-        self, upstream: Upstream, limits: Limits, attach: Attach | None = None, *, ask_usage: bool = False
+        self,
+        upstream: Upstream,
+        limits: Limits,
+        attach: Attach | None = None,
+        *,
+        ask_usage: bool = False,
+        tracing: TracePolicy = AS_IT_COMES,
     ) -> None:
         self._limits = limits
+        self._tracing = tracing
         self._attach = attach
         self.ask_usage = ask_usage
         self.pool = Pool(upstream, connect_timeout=limits.connect_timeout, idle_limit=limits.upstream_idle)
@@ -207,10 +227,12 @@ class Proxy:
         if isinstance(head, Refusal):
             return head
         random = os.urandom(RANDOM_BYTES)
-        trace = derive(head.first(b"traceparent"), random)
+        trace = derive(head.first(b"traceparent"), random, trust=self._tracing.trust)
         request_id = head.first(b"x-request-id") or trace.span_id.encode()
-        traceparent = trace.header(trace.sampled is not False)
-        head_bytes = request_head(head, self.pool.upstream.authority, traceparent, request_id)
+        traceparent = trace.header(self._tracing.sampled(trace))
+        head_bytes = request_head(
+            head, self.pool.upstream.authority, traceparent, request_id, new_trace=trace.link is not None
+        )
 
         def attach() -> Observer | None:
             readable_id = request_id[:MAX_ID].decode("ascii", "backslashreplace")

@@ -463,8 +463,10 @@ class Exchange:
         return tcp_state(borrow(transport)) in _LEFT_STATES
 
     def silent_for(self, now: float) -> float:
-        """Seconds since the request was sent without a response head."""
-        return now - self._sent_at if self.state == "waiting_head" and self._sent_at else 0.0
+        """Seconds since the whole request was sent without a response head."""
+        if self.state != "waiting_head" or not self._sent_at or not self._upload.complete:
+            return 0.0
+        return now - max(self._sent_at, self.client.read_at)
 
     def _buffered(self) -> int:
         transport = self.client.transport

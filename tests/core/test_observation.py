@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.core.observation import DECODED_PER_READ, Observation
+from sidecar.core.observation import DECODED_PER_READ, PAYLOADS_PER_READ, Observation
 from sidecar.core.record import RequestRecord
 from sidecar.core.timeline import Timeline
 
@@ -388,25 +388,41 @@ def test_without_a_gap_sink_gaps_go_nowhere() -> None:
     assert answered(one, STREAM).finish("clean", 8.0).chunks == 5
 
 
-def test_of_one_read_at_most_64_kib_are_decoded_and_the_rest_is_framed() -> None:
-    tokens = sse(delta(content="x" * 1000)) * 100
+def test_what_a_socket_read_can_hold_is_decoded_whole() -> None:
+    """An error, a finish reason or the usage may be anywhere in the backlog of a slow client."""
+    token = sse(delta(content="x"))
+    tokens = token * ((DECODED_PER_READ - 1000) // len(token))
+    record = answered(observation(), [(2.0, tokens + sse(USAGE, {"error": {"message": "no"}}))]).finish(
+        "clean", 3.0
+    )
+    assert (record.outcome, record.missed, record.output_tokens) == ("error_in_stream", 0, 3)
+    assert record.chunks == tokens.count(b"data:")
+
+
+def test_of_one_read_no_more_is_decoded_and_the_rest_is_framed() -> None:
+    tokens = sse(delta(content="x" * 1000)) * 400
     one = answered(observation(), [(2.0, tokens), (3.0, sse(delta(content="x")))])
     size = len(json.dumps(delta(content="x" * 1000)))
     decoded = DECODED_PER_READ // size
     assert one.timeline.chunks == decoded + 1
-    assert one.faults == 100 - decoded
+    assert one.faults == 400 - decoded
+
+
+def test_of_one_read_a_bounded_number_of_payloads_is_decoded() -> None:
+    one = answered(observation(), [(2.0, sse({}) * (PAYLOADS_PER_READ + 5))])
+    assert one.faults == 5
 
 
 def test_pieces_of_one_read_share_its_budget() -> None:
     event = sse(delta(content="x" * 1000))
-    one = answered(observation(), [(2.0, event)] * 100)
-    whole = answered(observation(), [(2.0, event * 100)])
+    one = answered(observation(), [(2.0, event)] * 400)
+    whole = answered(observation(), [(2.0, event * 400)])
     assert (one.faults, one.timeline.chunks) == (whole.faults, whole.timeline.chunks)
     assert one.faults > 0
 
 
 def test_done_is_seen_even_behind_the_budget_and_what_was_missed_is_not_called_truncated() -> None:
-    burst = sse(delta(content="x" * 1000)) * 100
+    burst = sse(delta(content="x" * 1000)) * 400
     assert answered(observation(), [(2.0, burst + sse(b"[DONE]"))]).timeline.terminal
     record = answered(observation(), [(2.0, burst + sse(delta(finish="stop")))]).finish("clean", 3.0)
     assert (record.outcome, record.tpot) == ("completed", None)

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from sidecar.proxy.heads import RequestHead, read_request, request_head
+
 from .harness import on_both_loops, relay
 from .messages import TRACEPARENT, downstream, field, own_error, upstream
 from .wire import request, send
@@ -147,6 +149,18 @@ async def test_tracestate_is_kept_and_a_request_id_of_the_client_too() -> None:
         assert field(head, b"x-request-id") == [b"mine"]
         assert b"X-Request-ID: mine\r\n" in head
         assert between.exchanges[0].start.request_id == "mine"
+
+
+@pytest.mark.parametrize("new_trace", [False, True])
+def test_tracestate_ends_with_the_trace_that_it_belongs_to(new_trace: bool) -> None:
+    headers = ((b"Host", b"h"), (b"TraceState", b"a=1"), (b"traceparent", GIVEN), (b"X-A", b"1"))
+    head = read_request("GET", b"/x", (1, 1), headers)
+    assert isinstance(head, RequestHead)
+    sent = request_head(head, b"h", b"NEW", b"id", new_trace=new_trace)
+    state = b"" if new_trace else b"TraceState: a=1\r\n"
+    assert sent == (
+        b"GET /x HTTP/1.1\r\nHost: h\r\n" + state + b"traceparent: NEW\r\nX-A: 1\r\nx-request-id: id\r\n\r\n"
+    )
 
 
 @on_both_loops
