@@ -33,18 +33,21 @@ http {{
   uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;
   server {{
     listen 127.0.0.1:{port};
-    location / {{ proxy_pass http://127.0.0.1:{engine}; proxy_http_version 1.1; {settings} }}
+    location / {{ proxy_pass http://127.0.0.1:{engine}; {settings} }}
   }}
 }}
 """
 GZIP = "gzip on; gzip_types text/event-stream; gzip_proxied any; gzip_min_length 1;"
-# What nginx 1.22 does: with buffering it still passes a chunk on once the engine has no more for the moment,
-# unless the response is compressed, which holds it to its end: the compressor is not flushed.
+HTTP_1_1 = "proxy_http_version 1.1;"
+# What nginx 1.22 does as it comes: it speaks HTTP/1.0 to the engine and fills its buffers. With HTTP/1.1 it
+# passes a chunk on once the engine has no more for the moment, unless the response is compressed, which holds
+# it to its end: the compressor is not flushed.
 HOPS = {
-    "nginx that compresses what it buffers": (GZIP, True),
-    "nginx as it comes": ("", False),
+    "nginx as it comes": ("", True),
+    "nginx that compresses what it buffers": (f"{HTTP_1_1} {GZIP}", True),
+    "nginx with HTTP/1.1 to the engine": (HTTP_1_1, False),
     "nginx with proxy_buffering off": ("proxy_buffering off;", False),
-    "nginx that compresses without buffering": (f"proxy_buffering off; {GZIP}", False),
+    "nginx that compresses without buffering": (f"{HTTP_1_1} proxy_buffering off; {GZIP}", False),
     "no hop": (None, False),
 }
 
@@ -69,13 +72,15 @@ class Sinks:
 
 
 async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(BODY)
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunked = b" HTTP/1.1\r\n" in await reader.readuntil(BODY)
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Connection: close"
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n\r\n" % framing)
     for number in range(CHUNKS):
         event = EVENT % number if number < CHUNKS - 1 else EVENT % number + END
-        writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+        writer.write(b"%x\r\n%b\r\n" % (len(event), event) if chunked else event)
         await asyncio.sleep(EVERY)
-    writer.write(b"0\r\n\r\n")
+    if chunked:
+        writer.write(b"0\r\n\r\n")
     await writer.drain()
     writer.close()
 
