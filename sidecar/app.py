@@ -159,7 +159,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     def attach(start: RequestStart) -> StreamObserver:
         return StreamObserver(start, sinks, config.stall_threshold)
 
-    policy = TracePolicy(config.tracing.trust_parent)
+    policy = TracePolicy(config.tracing.trust_parent, takes_part=tracing is not None)
     if tracing is not None:
         tracing.on_timings, tracing.phases = joins.span, joins.attributes
         policy = policy._replace(sampled=tracing.tells_the_engine)

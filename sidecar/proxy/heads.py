@@ -81,17 +81,25 @@ def read_request(
 
 
 def request_head(
-    head: RequestHead, authority: bytes, traceparent: bytes, request_id: bytes, *, new_trace: bool = False
+    head: RequestHead,
+    authority: bytes,
+    traceparent: bytes | None,
+    request_id: bytes,
+    *,
+    new_trace: bool = False,
 ) -> bytes:
-    """The head to send upstream. `request_id` is only used when the client sent none.
+    """The head to send upstream. `request_id` is only used when the client sent none; without a
+    `traceparent` the client's passes as it is.
 
     The client's `tracestate` belongs to its own trace and ends with it (W3C Trace Context, section 3.5).
     """
     out = [head.method.encode("ascii"), b" ", head.target, b" HTTP/1.1\r\n"]
-    missing = {b"host": authority, b"traceparent": traceparent, b"x-request-id": request_id}
+    missing = {b"host": authority, b"x-request-id": request_id}
+    if traceparent is not None:
+        missing[b"traceparent"] = traceparent
     for name, value in head.headers:
         lower = name.lower()
-        if lower == b"traceparent":
+        if lower == b"traceparent" and traceparent is not None:
             if missing.pop(lower, None) is not None:
                 out += (name, b": ", traceparent, b"\r\n")
         elif new_trace and lower == b"tracestate":

@@ -62,6 +62,9 @@ class TracePolicy(NamedTuple):
 
     trust: bool = True  # continue the caller's trace
     sampled: Callable[[TraceContext], bool] = _unless_the_caller_declined  # what the engine is told
+    takes_part: bool = (
+        True  # else the caller's context passes as it is: a span that nobody exports is no parent
+    )
 
 
 AS_IT_COMES = TracePolicy()
@@ -229,9 +232,14 @@ class Proxy:
         random = os.urandom(RANDOM_BYTES)
         trace = derive(head.first(b"traceparent"), random, trust=self._tracing.trust)
         request_id = head.first(b"x-request-id") or trace.span_id.encode()
-        traceparent = trace.header(self._tracing.sampled(trace))
+        tells = self._tracing.takes_part
+        traceparent = trace.header(self._tracing.sampled(trace)) if tells else None
         head_bytes = request_head(
-            head, self.pool.upstream.authority, traceparent, request_id, new_trace=trace.link is not None
+            head,
+            self.pool.upstream.authority,
+            traceparent,
+            request_id,
+            new_trace=tells and trace.link is not None,
         )
 
         def attach() -> Observer | None:

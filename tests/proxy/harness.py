@@ -11,6 +11,7 @@ from typing import Any
 
 from sidecar.config import Limits
 from sidecar.proxy import Proxy, Upstream
+from sidecar.proxy.proxy import AS_IT_COMES, TracePolicy
 from sidecar.proxy.upstream import UpstreamConnection
 
 from .wire import WITHIN, Engine, Script, Watched, Wire
@@ -78,12 +79,16 @@ class Recorder(Watched):
 class Relay(Watched):
     """The proxy between an engine and the clients of one test."""
 
-    def __init__(self, engine: Engine, limits: Limits, attach: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, attach: Callable[[Any], Any] | None, tracing: TracePolicy
+    ) -> None:
         super().__init__()
         self.engine = engine
         self.exchanges: list[Recorder] = []
         self.clients: list[Wire] = []
-        self.proxy = Proxy(Upstream("127.0.0.1", engine.port), limits, attach or self._record)
+        self.proxy = Proxy(
+            Upstream("127.0.0.1", engine.port), limits, attach or self._record, tracing=tracing
+        )
         self.port = 0
 
     def _record(self, start: Any) -> Recorder:
@@ -152,6 +157,7 @@ async def relay(
     settles: bool = True,
     buffers: int = 0,
     engine_reads: bool = True,
+    tracing: TracePolicy = AS_IT_COMES,
     **limits: float,
 ) -> AsyncIterator[Relay]:
     """A started proxy in front of a scripted engine; checks the invariants when the test is through.
@@ -162,7 +168,9 @@ async def relay(
     logging.getLogger().addHandler(complaints)
     asyncio.get_running_loop().set_exception_handler(complaints.unhandled)
     engine = Engine(scripts or [[]], buffers=buffers, reading=engine_reads)
-    between = Relay(engine, Limits(**{name: in_words(name, value) for name, value in limits.items()}), attach)
+    between = Relay(
+        engine, Limits(**{name: in_words(name, value) for name, value in limits.items()}), attach, tracing
+    )
     _, between.port = await between.proxy.start("127.0.0.1", 0)
     made = UpstreamConnection.connection_made
     if buffers:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from sidecar.proxy.heads import RequestHead, read_request, request_head
+from sidecar.proxy.proxy import TracePolicy
 
 from .harness import on_both_loops, relay
 from .messages import TRACEPARENT, downstream, field, own_error, upstream
@@ -136,6 +137,16 @@ async def test_traceparent(line: bytes, given: bytes | None) -> None:
             assert sent[-2:] == given[-2:]
         else:
             assert GIVEN[:36] not in sent
+
+
+@pytest.mark.parametrize("line", [line for line, _ in TRACES.values()], ids=TRACES)
+@on_both_loops
+async def test_without_tracing_the_callers_context_passes_as_it_is(line: bytes) -> None:
+    async with relay([request, send(OK)], tracing=TracePolicy(takes_part=False)) as between:
+        client = await between.client(ASKS + line + b"\r\n")
+        await client.message()
+        assert line in between.engine.heads[0]
+        assert between.engine.heads[0].lower().count(b"traceparent") == line.count(b"traceparent")
 
 
 @on_both_loops
