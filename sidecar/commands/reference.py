@@ -16,7 +16,9 @@ from pydantic_core import PydanticUndefined
 
 from sidecar.catalogue import CLIENT_VIEW, ENGINE_VIEW, FAMILIES, ITSELF, JOINED, LABELS, SIGNALS, Family
 from sidecar.config import ENVIRONMENT, Config, format_duration
+from sidecar.core.answer_headers import EXTRA as HEADERS
 from sidecar.engines import ENGINES
+from sidecar.engines.in_band import IN_BAND, InBand
 from sidecar.engines.table import Engine, Signal
 
 HELP = "print the reference pages of the documentation"
@@ -194,11 +196,28 @@ def engines_page() -> str:
         "*Names*: the newest first; the first that the page has is read.",
         "*Recorded*: seen on a recorded page; `no`: known from the engine's source or documentation.\n",
         *_table(("Engine", "`engine.kind`", "Page", "Switch on", "Recorded"), map(_engine_row, _by_title())),
+        "\n## Inside the answers\n",
+        "What an engine says of a request in its own answer joins exactly, one request at a time.",
+        "Where that is not to be had, [its spans](tracing.md) do the same; the page joins means over a window.",
+        "A sum with a minus is a difference of two of the engine's own durations. Stamps are never read.\n",
+        *_table(
+            ("Engine", "Where", "queue", "prefill", "decode", "Switched on by", "Remarks"),
+            map(_in_band_row, IN_BAND),
+        ),
     ]
     for engine in _by_title():
         if engine.signals:
             parts += [f"\n## {engine.title}\n", *_engine(engine)]
     return "\n".join(parts) + "\n"
+
+
+def _in_band_row(row: InBand) -> tuple[str, ...]:
+    where = ".".join((row.extra, *row.inside)) if row.extra != HEADERS else "the head"
+    parts = (
+        " ".join(f"`{name}`" for name in row.terms.get(part, ())) for part in ("queue", "prefill", "decode")
+    )
+    streams = "" if row.streams else "Only of answers in one piece."
+    return row.engine, f"`{where}`", *parts, row.switched_on_by, " ".join(filter(None, (streams, row.note)))
 
 
 def _by_title() -> list[Engine]:

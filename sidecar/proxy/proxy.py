@@ -62,9 +62,7 @@ class TracePolicy(NamedTuple):
 
     trust: bool = True  # continue the caller's trace
     sampled: Callable[[TraceContext], bool] = _unless_the_caller_declined  # what the engine is told
-    takes_part: bool = (
-        True  # else the caller's context passes as it is: a span that nobody exports is no parent
-    )
+    takes_part: bool = True  # else the caller's context passes as it is: nobody would export our span
 
 
 AS_IT_COMES = TracePolicy()

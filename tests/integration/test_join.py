@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from sidecar.app import Sinks
-from sidecar.config import EngineConfig, Limits, MetricsConfig
+from sidecar.config import EngineConfig, Limits, MetricsConfig, TracingConfig
 from sidecar.core import window_join
 from sidecar.emulator import scheduler
 from sidecar.emulator.clock import ClockError
@@ -28,9 +28,11 @@ from sidecar.joins import Joins
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, Upstream
 from sidecar.proxy.observer import StreamObserver
+from sidecar.proxy.proxy import TracePolicy
 from sidecar.request_labels import RequestLabels
 from sidecar.scraper.reader import EngineReader
 from sidecar.scraper.targets import Target
+from sidecar.tracing import Tracing
 
 MILLISECOND = 0.001
 COSTS = StepCosts(fixed=0.004, per_prefill_token=0.00005, per_sequence=0.0002)
@@ -84,16 +86,28 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def stand(clock: ClockError, truth: Path, **api: Any) -> AsyncIterator[Stand]:
+async def stand(
+    clock: ClockError, truth: Path, *, tracing: Tracing | None = None, **api: Any
+) -> AsyncIterator[Stand]:
+    """With `tracing`, which runs, the emulator sends its spans there."""
+    otlp = None if tracing is None else f"http://127.0.0.1:{tracing.ports[1]}"
     options = Options(
-        costs=COSTS, limits=scheduler.Limits(max_sequences=4), clock=clock, truth=str(truth), api=Api(**api)
-    )
+        costs=COSTS, limits=scheduler.Limits(max_sequences=4), clock=clock, truth=str(truth), api=Api(**api),
+        otlp=otlp, otlp_delay=0.05,
+    )  # fmt: skip
     runner, engine = await start(options, "127.0.0.1", 0)
     metrics, history = Metrics(MetricsConfig()), History(recent=2000)
     metrics.learn_models(["emulated"])
-    sinks = Sinks(metrics, history, RequestLabels({}), Joins(metrics))
+    joins = Joins(metrics, spans=tracing is not None)
+    sinks = Sinks(metrics, history, RequestLabels({}), joins, tracing)
+    policy = TracePolicy(takes_part=tracing is not None)
+    if tracing is not None:
+        tracing.on_timings, tracing.phases = joins.span, joins.attributes
+        policy = policy._replace(sampled=tracing.tells_the_engine)
     host, port = engine.rsplit(":", 1)
-    proxy = Proxy(Upstream(host, int(port)), Limits(), lambda start: StreamObserver(start, sinks, 1.0))
+    proxy = Proxy(
+        Upstream(host, int(port)), Limits(), lambda start: StreamObserver(start, sinks, 1.0), tracing=policy
+    )
     _, listen = await proxy.start("127.0.0.1", 0)
     reader = EngineReader(Target(f"http://{engine}", "/metrics", engine), EngineConfig(), metrics.model_label)
     try:
@@ -123,6 +137,24 @@ async def test_each_request_in_band_within_a_millisecond(
             assert row["phases"][phase] == pytest.approx(true[name][phase], abs=MILLISECOND), (name, phase)
     if at_once > 1:
         assert max(line["queue"] for line in true.values()) > 0.02, "nothing ever waited"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
+async def test_each_request_by_its_span_within_a_millisecond(clock: ClockError, tmp_path: Path) -> None:
+    config = TracingConfig(receive_http="127.0.0.1:0")
+    tracing = Tracing(config, ("127.0.0.1", 1))
+    async with tracing.running(), stand(clock, tmp_path / "truth", tracing=tracing) as standing:
+        await standing.load(48, at_once=12)
+        async with asyncio.timeout(20):
+            while not all(row["join"] for row in standing.rows().values()):
+                await asyncio.sleep(0.02)
+        rows, true = standing.rows(), truths(tmp_path / "truth")
+    assert set(rows) == set(true)
+    for name, row in rows.items():
+        assert row["join"] == {"status": "ok", "source": "span"}, name
+        for phase in ("queue", "prefill", "decode"):
+            assert row["phases"][phase] == pytest.approx(true[name][phase], abs=MILLISECOND), (name, phase)
 
 
 @pytest.mark.integration
