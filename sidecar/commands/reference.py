@@ -198,7 +198,7 @@ def engines_page() -> str:
         *_table(("Engine", "`engine.kind`", "Page", "Switch on", "Recorded"), map(_engine_row, _by_title())),
         "\n## Inside the answers\n",
         "What an engine says of a request in its own answer joins exactly, one request at a time.",
-        "Where that is not to be had, [its spans](tracing.md) do the same; the page joins means over a window.",
+        "Where that can't be had, [its spans](tracing.md) do the same; its page joins means over a window.",
         "A sum with a minus is a difference of two of the engine's own durations. Stamps are never read.\n",
         *_table(
             ("Engine", "Where", "queue", "prefill", "decode", "Switched on by", "Remarks"),
@@ -213,9 +213,8 @@ def engines_page() -> str:
 
 def _in_band_row(row: InBand) -> tuple[str, ...]:
     where = ".".join((row.extra, *row.inside)) if row.extra != HEADERS else "the head"
-    parts = (
-        " ".join(f"`{name}`" for name in row.terms.get(part, ())) for part in ("queue", "prefill", "decode")
-    )
+    terms = (row.terms.get(part, ()) for part in ("queue", "prefill", "decode"))
+    parts = (" ".join(f"`{name}`" for name in term) for term in terms)
     streams = "" if row.streams else "Only of answers in one piece."
     return row.engine, f"`{where}`", *parts, row.switched_on_by, " ".join(filter(None, (streams, row.note)))
 

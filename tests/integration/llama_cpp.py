@@ -18,8 +18,8 @@ def main() -> None:
     params.model_alias = {"tiny-chat"} if not isinstance(params.model_alias, str) else "tiny-chat"
     params.hostnames = ["127.0.0.1"] if not isinstance(params.hostnames, str) else "127.0.0.1"
     params.port = 0
-    params.n_parallel = 2
-    params.n_ctx = 4096
+    params.n_parallel = 4
+    params.n_ctx = 8192
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.endpoint_metrics = True
     params.use_jinja = True

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -260,6 +261,26 @@ def test_the_engine_and_the_sidecar_count_the_same_tokens(engine: str, sidecar: 
     seen(sidecar, "n2")
     engine_tokens = _engine_tokens(engine) - before[0]
     assert _metric(sidecar, "llm_output_tokens_total") - before[1] == engine_tokens > 0
+
+
+def test_of_ten_at_once_on_four_slots_six_wait_and_it_shows_as_unattributed_time(sidecar: Address) -> None:
+    """llama.cpp tells prefill and decode, not its queue: what is left of TTFT holds it."""
+    body = chat("long", stream=True, stream_options=USAGE, max_tokens=400, ignore_eos=True)
+    started = time.monotonic_ns()
+    markers = [f"slots-{started}-{number}" for number in range(10)]
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda marker: ask(sidecar.listen, "/v1/chat/completions", body, marker), markers))
+    rows = [seen(sidecar, marker) for marker in markers]
+    for row in rows:
+        assert row["join"] == {"status": "ok", "source": "in_band"}
+        phases = row["phases"]
+        parts = sum(phases[name] for name in ("upload", "connect", "prefill", "unattributed"))
+        assert parts == pytest.approx(phases["ttft"]) == pytest.approx(row["ttft"])
+        assert phases["decode"] + phases["stretch"] == pytest.approx(phases["generation"])
+        assert phases["decode"] > 0
+    quickest = min(row["phases"]["decode"] for row in rows)
+    waited = [row for row in rows if row["phases"]["unattributed"] > quickest / 2]
+    assert len(waited) >= 6, "a slot is free for the fifth only when one of the first four is done"
 
 
 SAME = {  # what the sidecar shows of the engine, and the engine's own name of it
