@@ -16,7 +16,8 @@ from time import monotonic
 
 import msgspec
 
-from sidecar.config import TracingConfig, split_address
+from sidecar.config import TracingConfig
+from sidecar.config_values import split_address
 from sidecar.core.held_spans import HeldSpans
 from sidecar.core.otlp_frames import Frame, MalformedError, split
 from sidecar.core.rate import RateCap

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from sidecar.cli import main
-from sidecar.config import Config, ConfigError, format_duration, load
+from sidecar.config import Config, ConfigError, load
+from sidecar.config_values import format_duration
 
 DATA = Path(__file__).parent / "data" / "config"
 LIMITS = (

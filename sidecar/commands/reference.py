@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sidecar.catalogue import CLIENT_VIEW, ENGINE_VIEW, FAMILIES, ITSELF, JOINED, LABELS, SIGNALS, Family
-from sidecar.config import ENVIRONMENT, Config, format_duration
+from sidecar.config import ENVIRONMENT, Config
+from sidecar.config_values import format_duration
 from sidecar.core.answer_headers import EXTRA as HEADERS
 from sidecar.engines import ENGINES
 from sidecar.engines.in_band import IN_BAND, InBand
