@@ -19,8 +19,9 @@ The map, from the outside in:
 them, never in the way of a relayed byte, and `engine_view` shows what it says under our names.
 `catalogue` holds every exported name as data; `metrics` is the store behind `/metrics`;
 `config` is the only reader of files and environment.
+`joins` and `windows` put the engine's own durations beside the clients' view, of one request and of many.
 `tracing` makes spans of requests and passes the engine's on (`otlp_exporter`, `otlp_receiver`,
-`otlp_messages`); `engines` has the names that engines give to things.
+`otlp_messages`).
 `emulator` is an engine with known timing, for the demo and the tests.
 
 All times are seconds of one monotonic clock, taken when a socket read returns and handed inward as
