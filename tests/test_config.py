@@ -86,6 +86,7 @@ WRONG = {
     ],
     "syntax": ["FILE: not YAML: expected ',' or '}', but got '<stream end>', line 3"],
     "upstream-missing": [REQUIRED],
+    "upstream-not-ascii": ["upstream: the host is not ASCII; write its punycode form, xn--..."],
     "upstream-password": ["upstream: holds a user name or password; clients send their own, leave it out"],
     "upstream-path": ["upstream: holds more than an address; leave the path out, it comes from the client"],
     "upstream-port": ["upstream: not a URL; write http://HOST:PORT"],
