@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,14 +53,17 @@ class Engine:
 
 
 @asynccontextmanager
-async def sidecar(engine: Engine, tmp_path: Path, settings: str) -> AsyncIterator[tuple[str, str]]:
-    """Where it listens for clients, and its admin address."""
+async def sidecar(
+    engine: Engine, tmp_path: Path, settings: str, interface: str = "127.0.0.1"
+) -> AsyncIterator[tuple[str, str]]:
+    """Where it listens for clients, and its admin address, as the ready line says."""
     runner = web.ServerRunner(web.Server(engine.handle, access_log=None), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     config = tmp_path / "sidecar.yaml"
     host, port = runner.addresses[0]
-    config.write_text(f"upstream: http://{host}:{port}\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{settings}")
+    listens = f'listen: "{interface}:0"\nadmin: "{interface}:0"\n'
+    config.write_text(f"upstream: http://{host}:{port}\n{listens}{settings}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "sidecar", "serve", "--config", str(config)),
         stdout=asyncio.subprocess.PIPE,
@@ -73,6 +77,33 @@ async def sidecar(engine: Engine, tmp_path: Path, settings: str) -> AsyncIterato
         process.terminate()
         await process.wait()
         await runner.cleanup()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "interface",
+    ["127.0.0.1", pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="needs IPv6"))],
+)
+async def test_the_addresses_of_the_ready_line_can_be_asked_as_they_stand(
+    interface: str, tmp_path: Path
+) -> None:
+    async with (
+        sidecar(Engine(), tmp_path, "engine: {enabled: false}\n", interface) as (listen, admin),
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+    ):
+        assert [address.rpartition(":")[0] for address in (listen, admin)] == [interface] * 2
+        for address, path in ((listen, "/hello"), (admin, "/-/ready")):
+            async with session.get(f"http://{address}{path}") as answer:
+                assert answer.status == 200
 
 
 async def until(session: aiohttp.ClientSession, admin: str, line: str) -> None:

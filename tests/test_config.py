@@ -103,6 +103,7 @@ WRONG = {
         "tracing.headers_env: not a variable name; write the name of an environment variable, not its value"
     ],
     "upstream-missing": [REQUIRED],
+    "upstream-not-ascii": ["upstream: the host is not ASCII; write its punycode form, xn--..."],
     "upstream-password": ["upstream: holds a user name or password; clients send their own, leave it out"],
     "upstream-path": ["upstream: holds more than an address; leave the path out, it comes from the client"],
     "upstream-port": ["upstream: not a URL; write http://HOST:PORT"],

@@ -66,7 +66,7 @@ class ClientConnection(RequestHandler):
     """One client connection; `exchange` is the request that it carries now."""
 
     __slots__ = (
-        "_front", "_head_times", "_lingering", "_ready", "_tail", "begun", "draining", "exchange",
+        "_front", "_head_times", "_lingering", "_open", "_ready", "_tail", "begun", "draining", "exchange",
         "head_since", "overloaded", "read_at", "response_ended_at",
     )  # fmt: skip
 
@@ -84,6 +84,7 @@ class ClientConnection(RequestHandler):
         self._tail = b""
         self._head_times: deque[float] = deque()
         self._lingering: asyncio.Future[None] | None = None
+        self._open: asyncio.Transport | None = None  # aiohttp forgets `transport` when it begins to close
 
     @property
     def idle(self) -> bool:
@@ -91,14 +92,14 @@ class ClientConnection(RequestHandler):
         return self.exchange is None and not self._messages and self.head_since is None
 
     @property
-    def upgraded(self) -> bool:
-        """A request offered another protocol, and the parser has stopped behind it."""
-        return bool(self._upgraded)
-
-    @property
     def unsent(self) -> bool:
         """Bytes wait for the client to take them."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+        return self._open is not None and self._open.get_write_buffer_size() > 0
+
+    def abort(self) -> None:
+        """End the connection at once, unsent bytes or not."""
+        if self._open is not None:
+            self._open.abort()
 
     @property
     def ends_with_last_chunk(self) -> bool:
@@ -161,6 +162,7 @@ class ClientConnection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._open = self.transport
         self.read_at = monotonic()
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
@@ -204,6 +206,7 @@ class ClientConnection(RequestHandler):
             self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._open = None
         self._end_linger()
         if self.exchange is not None:
             self.exchange.client_left(monotonic())
@@ -243,7 +246,9 @@ def without_h2c(data: bytes) -> bytes:
     aiohttp's parser would stop behind the head, and lose a request that came in the same read.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
-    return _H2C.sub(b"", head, count=1) + end + rest if end else data
+    if not end or data.startswith((b"\r", b"\n")):  # the line end of a head that came before: a body follows
+        return data
+    return _H2C.sub(b"", head, count=1) + end + rest
 
 
 def refusal_of(exc: BaseException | None) -> Refusal:

@@ -168,8 +168,7 @@ class Proxy:
         for server in self._servers:
             server.close()
         for client in list(self._clients):
-            if client.transport is not None:
-                client.transport.abort()
+            client.abort()
         self.pool.close()
         await asyncio.sleep(0)
         await self._front.shutdown(1.0)
@@ -222,9 +221,9 @@ class Proxy:
             return Refusal(503, "max_connections", "too many client connections")
         target = message.path.encode("utf-8", "surrogateescape")
         version = (message.version.major, message.version.minor)
-        head = read_request(
-            message.method, target, version, message.raw_headers, keep_alive=not message.should_close
-        )
+        # Behind an offer to go on in another protocol aiohttp's parser drops what came in the same read.
+        keep_alive = not message.should_close and not message.upgrade
+        head = read_request(message.method, target, version, message.raw_headers, keep_alive=keep_alive)
         if isinstance(head, Refusal):
             return head
         random = os.urandom(RANDOM_BYTES)
@@ -321,3 +320,9 @@ class Proxy:
             if client.head_since is not None and now - client.head_since > limits.head_timeout:
                 client.head_since = None
                 client.head_timed_out()
+            elif (  # the end of an answer so small that its exchange did not wait for it
+                client.exchange is None
+                and client.unsent
+                and now - max(client.read_at, client.response_ended_at) > limits.client_write_timeout
+            ):
+                client.abort()

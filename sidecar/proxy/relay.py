@@ -221,11 +221,7 @@ class Exchange:
 
         Nor after request trailers: aiohttp's parser puts the last one before the next request's fields.
         """
-        client = self.client
-        # After an offer that was not taken, aiohttp's parser may have lost what came behind it.
-        keeps = (
-            self.head.keep_alive and self.head.version >= (1, 1) and not (client.draining or client.upgraded)
-        )
+        keeps = self.head.keep_alive and self.head.version >= (1, 1) and not self.client.draining
         return keeps and self._upload.complete and (not self.head.chunked or self.client.ends_with_last_chunk)
 
     def on_data(self, data: bytes, now: float, raw: bytes | None = None) -> None:
@@ -469,8 +465,11 @@ class Exchange:
         return now - max(self._sent_at, self.client.read_at)
 
     def _buffered(self) -> int:
+        """Bytes that the client has yet to take; some, too, of a connection that broke: it dropped them."""
         transport = self.client.transport
-        return 0 if transport is None else transport.get_write_buffer_size()
+        if transport is None:
+            return 0
+        return transport.get_write_buffer_size() or int(transport.is_closing())
 
     def _waiting(self, now: float) -> None:
         if self.wait_since is None:

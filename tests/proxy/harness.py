@@ -50,8 +50,14 @@ class Recorder(Watched):
     def observe(self, data: bytes, now: float) -> None:
         self._note("observe", bytes(data), now)
 
+    def waiting(self, since: float | None) -> None:
+        self._note("waiting", since)
+
     def write_wait(self, start: float, end: float) -> None:
         self._note("write_wait", start, end)
+
+    def detach(self) -> None:
+        self._note("detach")
 
     def finish(self, end: str, now: float, status: int | None = None) -> None:
         self._note("finish", end, now, status)

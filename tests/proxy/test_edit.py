@@ -11,7 +11,7 @@ from sidecar.proxy.edit import MAX_BODY, MAX_HELD, UsageFilter, ask_for_usage
 
 from .harness import on_both_loops, relay
 from .messages import dechunked
-from .wire import close, request, send
+from .wire import body, close, head, request, send
 
 ASKED = b'"stream_options":{"include_usage":true},'
 BODY = b' {"model": "m", "stream": true, "messages": []}'
@@ -81,6 +81,9 @@ ANSWERS: dict[str, tuple[bytes, bytes]] = {
     "an event of a type stays": (b"event: x\n" + ALONE, b"event: x\n" + ALONE),
     "a comment stays": (b": ping\n\n" + ALONE + DONE, b": ping\n\n" + DONE),
     "what is no event stays": (b"{}" * 9, b"{}" * 9),
+    "an LF too many stays": (BESIDE + b"\n" + BESIDE + b"\n" + DONE, BESIDE + b"\n" + BESIDE + b"\n" + DONE),
+    "three LFs too many stay": (BESIDE + b"\n\n\n" + DONE, BESIDE + b"\n\n\n" + DONE),
+    "an LF behind what is taken out stays": (TEXT + ALONE + b"\n" + DONE, TEXT + b"\n" + DONE),
     "other line ends pass": (ALONE.replace(b"\n", b"\r\n"), ALONE.replace(b"\n", b"\r\n")),
 }  # fmt: skip
 
@@ -92,6 +95,14 @@ def test_what_is_taken_out_of_an_answer_however_it_is_cut(name: str, cuts: list[
     for cut in (*cuts, len(said)):
         out, said = out + usage_filter.feed(said[:cut]), said[cut:]
     assert out + usage_filter.end() == expected
+
+
+@pytest.mark.parametrize(("said", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_what_is_taken_out_wherever_an_answer_is_cut_in_two(said: bytes, expected: bytes) -> None:
+    for cut in range(len(said) + 1):
+        usage_filter = UsageFilter()
+        out = usage_filter.feed(said[:cut]) + usage_filter.feed(said[cut:]) + usage_filter.end()
+        assert out == expected, said[:cut]
 
 
 def test_whole_events_are_never_held() -> None:
@@ -168,6 +179,36 @@ async def test_on_any_doubt_all_bytes_pass(sent: bytes, asked: bool, counted: di
         [passed] = between.engine.connections[0].messages
         assert passed.partition(b"\r\n\r\n")[2] == sent.partition(b"\r\n\r\n")[2]
         assert dict(between.proxy.edits) == counted
+
+
+EXPECTS = b"Expect: 100-continue\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@on_both_loops
+async def test_a_client_that_waits_for_100_gets_it_and_its_request_passes_as_it_is() -> None:
+    """Its body can't be waited for: it comes only once the engine has said that it wants it."""
+    async with relay([head, send(CONTINUE), body(len(BODY)), *ANSWER]) as between:
+        between.proxy.ask_usage = True
+        client = await between.client(asks(extra=EXPECTS)[: -len(BODY)])
+        assert await client.message() == CONTINUE
+        await client.send(BODY)
+        got = await client.message()
+        await between.finished("clean")
+        assert dechunked(got.partition(b"\r\n\r\n")[2]) == (TEXT + ALONE + DONE, b"")
+        assert between.engine.connections[0].received.endswith(b"\r\n\r\n" + BODY)
+        assert dict(between.proxy.edits) == {"expects_continue": 1}
+
+
+@on_both_loops
+async def test_a_client_that_sends_its_body_without_waiting_for_100_is_edited() -> None:
+    async with relay([request, send(CONTINUE), *ANSWER]) as between:
+        between.proxy.ask_usage = True
+        client = await between.client(asks(extra=EXPECTS))
+        assert await client.message() == CONTINUE
+        assert dechunked((await client.message()).partition(b"\r\n\r\n")[2]) == (TEXT + DONE, b"")
+        await between.finished("clean")
+        assert dict(between.proxy.edits) == {"usage_asked": 1, "event_removed": 1}
 
 
 @on_both_loops

@@ -173,6 +173,41 @@ async def test_a_body_that_cannot_be_read_passes_all_the_same(name: str) -> None
     assert sinks.not_decoded == (0 if name in NO_FAULT else 1)
 
 
+UNREADABLE_AT_ONCE = [name for name in TORN if name.endswith("that is none")]
+
+
+@pytest.mark.parametrize("name", [*UNREADABLE_AT_ONCE, "an unknown coding"])
+@on_both_loops
+async def test_a_body_that_cannot_be_read_counts_once_and_is_not_decoded_any_further(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coding, packed = TORN[name]
+    sinks, decoded = Sinks(), []
+
+    class Noting(Decoder):
+        def feed(self, data: bytes) -> bytes:
+            decoded.append("failed")
+            plain = super().feed(data)
+            decoded[-1] = "read"
+            return plain
+
+    monkeypatch.setattr("sidecar.proxy.observer.Decoder", Noting)
+    said = SSE + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(packed))
+    async with relay(
+        [request, send(said)], attach=lambda start: StreamObserver(start, sinks, 1.0)
+    ) as between:
+        client = await between.client(CHATS)
+        engine = await between.engine.connected()
+        await client.has(b"\r\n\r\n")
+        for at in range(0, len(packed), 100):  # the next is sent when the last has arrived: each is one read
+            await engine.send(packed[at : at + 100])
+            await client.until(lambda end=at + 100: client.count >= len(said) + min(end, len(packed)))
+        assert (await client.message()).endswith(packed)
+        await between.settled()
+    assert sinks.not_decoded == 1
+    assert "failed" not in decoded[:-1], decoded
+
+
 @pytest.mark.parametrize(("coding", "packed"), TORN.values(), ids=TORN)
 def test_a_decoder_never_gives_out_more_than_its_bound(coding: bytes, packed: bytes) -> None:
     given = 0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from .harness import Recorder, on_both_loops, relay
-from .messages import dechunked, downstream, field, own_error
-from .wire import head, request, send
+from .messages import dechunked, downstream, field, own_error, without
+from .wire import Wire, head, request, send
 
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -111,6 +111,44 @@ async def test_a_reset_while_the_body_is_sent_is_a_502() -> None:
         [exchange] = between.exchanges
         await exchange.until(lambda: exchange.end)
         assert exchange.end in ("reset", "cut")
+
+
+NOPE = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"
+
+
+async def answer_unread(conn: Wire) -> None:
+    """Step: as soon as a little has come, answer and close with the rest unread, which resets the connection."""
+    loop = asyncio.get_running_loop()
+    answered = loop.create_future()
+
+    def answer() -> None:  # straight from the poll: uvloop sends what was written before it only after it
+        loop.remove_reader(conn.sock)
+        conn.sock.recv(100)
+        conn.sock.send(NOPE)
+        conn.sock.close()
+        answered.set_result(None)
+
+    loop.add_reader(conn.sock, answer)
+    await answered
+
+
+async def post_whole(client: Wire, data: bytes) -> None:
+    try:
+        await client.send(data)
+    except ConnectionError:
+        pass
+
+
+@on_both_loops
+async def test_an_early_answer_of_an_engine_that_closes_without_reading_is_relayed() -> None:
+    """Whether the sidecar's next write or its next read finds the reset is chance: many take both ways."""
+    posts = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1_000_000
+    async with relay([answer_unread], engine_reads=False) as between:
+        clients = [await between.client() for _ in range(40)]
+        await asyncio.gather(*(post_whole(client, posts) for client in clients))
+        for client in clients:
+            assert downstream(await client.message()) == without(NOPE, b"connection")
+        await between.finished(*["clean"] * 40)
 
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

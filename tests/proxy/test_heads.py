@@ -9,7 +9,7 @@ from sidecar.proxy.proxy import TracePolicy
 
 from .harness import on_both_loops, relay
 from .messages import TRACEPARENT, downstream, field, own_error, upstream
-from .wire import request, send
+from .wire import Wire, all_read, request, send
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n"
@@ -93,6 +93,91 @@ async def test_upgrade_h2c_with_a_body_goes_on_with_its_body() -> None:
         assert upstream(between.engine.connections[0].messages[0]) == (
             b'POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\n\r\n{"stream":false}'
         )
+
+
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+
+
+def gets(target: bytes, extra: bytes = b"") -> bytes:
+    return b"GET %b HTTP/1.1\r\nHost: h\r\n%b\r\n" % (target, extra)
+
+
+async def tell_target(conn: Wire) -> None:
+    """Step: answer with the target that was asked for."""
+    target = conn.messages[-1].split(b" ")[1]
+    await conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(target), target))
+
+
+OFFERS_BEFORE: dict[str, bytes] = {
+    "Upgrade last": gets(b"/a", OFFER),
+    "Upgrade first": b"GET /a HTTP/1.1\r\nUpgrade: h2c\r\nHost: h\r\nConnection: Upgrade\r\n\r\n",
+    "in other letters, without a space": gets(b"/a", OFFER.replace(b"Upgrade: h2c", b"uPGRADE:h2c")),
+    "with a body": b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n" + OFFER + b"\r\nabc",
+}
+
+
+@pytest.mark.parametrize("offers", OFFERS_BEFORE.values(), ids=OFFERS_BEFORE)
+@on_both_loops
+async def test_a_request_in_the_same_read_behind_an_offer_of_h2c_is_answered_too(offers: bytes) -> None:
+    async with relay([request, tell_target] * 3) as between:
+        client = await between.client(offers + gets(b"/b"))
+        assert (await client.message()).endswith(b"\r\n\r\n/a")
+        assert (await client.message()).endswith(b"\r\n\r\n/b")
+        await client.send(gets(b"/c"))
+        assert (await client.message()).endswith(b"\r\n\r\n/c")
+
+
+OTHER_OFFERS: dict[str, list[bytes]] = {
+    "behind another request": [gets(b"/a") + gets(b"/b", OFFER) + gets(b"/c")],
+    "twice": [gets(b"/a", OFFER) + gets(b"/b", OFFER) + gets(b"/c")],
+    "in two reads": [gets(b"/a", OFFER)[:70], gets(b"/a", OFFER)[70:] + gets(b"/b")],
+    "in capitals": [gets(b"/a", OFFER.replace(b"h2c", b"H2C")) + gets(b"/b")],
+    "of several protocols": [gets(b"/a", OFFER.replace(b"h2c", b"h2c, foo")) + gets(b"/b")],
+    "of another protocol": [gets(b"/a", OFFER.replace(b"h2c", b"TLS/1.0")) + gets(b"/b")],
+}
+
+
+@pytest.mark.parametrize("reads", OTHER_OFFERS.values(), ids=OTHER_OFFERS)
+@on_both_loops
+async def test_behind_any_other_offer_a_request_is_answered_or_its_connection_ends(
+    reads: list[bytes],
+) -> None:
+    async with relay([request, tell_target] * 4) as between:
+        client = await between.client()
+        for data in reads:
+            await client.send(data)
+            await all_read(client)
+        try:
+            await client.send(gets(b"/z"))
+            await client.until(lambda: client.end or client.received.endswith(b"/z"))
+        except ConnectionError:
+            await client.ended()
+        asked = [target for target in (b"/a", b"/b", b"/c", b"/z") if target in b"".join(reads) + b"/z"]
+        got = answers(client)
+        assert got == asked[: len(got)], "no answer is of another request than the one in its place"
+        assert got
+        assert client.end or got == asked
+        between.engine.failures.clear()
+
+
+def answers(client: Wire) -> list[bytes]:
+    return re.findall(rb"\r\n\r\n(/.)", client.received)
+
+
+LIKE_AN_OFFER = b"a\r\nUpgrade: h2c\r\n\r\nb"
+
+
+@pytest.mark.parametrize("back", range(6))
+@on_both_loops
+async def test_a_body_that_looks_like_an_offer_passes_wherever_its_head_is_cut(back: int) -> None:
+    sent = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(LIKE_AN_OFFER) + LIKE_AN_OFFER
+    cut = len(sent) - len(LIKE_AN_OFFER) - back
+    async with relay([request, send(OK)]) as between:
+        client = await between.client(sent[:cut])
+        await all_read(client)
+        await client.send(sent[cut:])
+        assert downstream(await client.message()) == OK
+        assert upstream(between.engine.connections[0].messages[0]) == sent
 
 
 @on_both_loops

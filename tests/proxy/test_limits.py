@@ -10,7 +10,7 @@ from sidecar.proxy import Proxy, Upstream
 
 from .harness import on_both_loops, relay
 from .messages import downstream, own_error, upstream
-from .wire import Wire, head, request, send, wait
+from .wire import Wire, all_read, head, request, send, wait
 
 ASKS = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 POSTS = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
@@ -127,6 +127,35 @@ async def test_a_second_head_that_is_late_ends_the_connection_after_the_first_an
         assert downstream(await client.message()) == OK
         await client.ended(SWEPT)
         check_timed_out(client, client.position)
+
+
+LINE_ENDS_BETWEEN = {
+    "behind a body, in a read of its own": (POSTS + b"0123456789", [b"\r\n"]),
+    "behind a head, in a read of its own": (ASKS, [b"\r\n"]),
+    "in the read of the body": (POSTS + b"0123456789\r\n", []),
+    "its two bytes apart": (POSTS + b"0123456789", [b"\r", b"\n"]),
+    "several": (POSTS + b"0123456789", [b"\r\n\r\n", b"\r\n"]),
+}
+
+
+@pytest.mark.parametrize(("sent", "behind"), LINE_ENDS_BETWEEN.values(), ids=LINE_ENDS_BETWEEN)
+@on_both_loops
+async def test_an_empty_line_between_requests_is_no_head_that_is_late(
+    sent: bytes, behind: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9112 section 2.2: a server ignores it. That the limit has acted is seen on a head that began later."""
+    monkeypatch.setattr("sidecar.proxy.proxy.SLOW_SWEEP_EVERY", 1)
+    async with relay([request, send(OK), request, send(OK)], head_timeout=0.2) as between:
+        client = await between.client(sent)
+        assert downstream(await client.message()) == OK
+        for piece in behind:
+            await client.send(piece)
+            await all_read(client)
+        late = await between.client(b"GET /x HT")
+        await late.ended(SWEPT)
+        assert (client.end, client.received[client.position :]) == (None, b"")
+        await client.send(ASKS)
+        assert downstream(await client.message()) == OK
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["never used", "after an answer"])

@@ -344,6 +344,14 @@ def queued(local: int, remote: int) -> tuple[int, int]:
     return 0, 0
 
 
+async def all_read(conn: Wire) -> None:
+    """Waits until the peer has read what this connection sent."""
+    mine, theirs = ports(conn.sock)
+    async with asyncio.timeout(PROMPT):
+        while queued(theirs, mine)[1] > 0:
+            await asyncio.sleep(0)
+
+
 def ports(sock: socket.socket) -> tuple[int, int]:
     """(its port, its peer's port)"""
     return sock.getsockname()[1], sock.getpeername()[1]
