@@ -21,6 +21,7 @@ from sidecar.history import History
 from sidecar.joins import Joins
 from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, RequestStart, Upstream
+from sidecar.proxy.edit import Asks
 from sidecar.proxy.observer import StreamObserver
 from sidecar.proxy.proxy import Overhead, TracePolicy
 from sidecar.proxy.selftest import failure
@@ -165,7 +166,9 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
         policy = policy._replace(sampled=tracing.tells_the_engine)
         metrics.follow(catalogue.SPANS.name, tracing.counts)
         metrics.follow(catalogue.ENGINE_SPANS.name, tracing.engine_counts)
-    proxy = Proxy(upstream, config.limits, attach, ask_usage=config.usage.inject, tracing=policy)
+    timings = config.engine_timings.request
+    asks = Asks(usage=config.usage.inject or timings, timings=timings)
+    proxy = Proxy(upstream, config.limits, attach, asks=asks, tracing=policy)
     metrics.follow(catalogue.LABEL_OVERFLOW.name, labels.overflowed)
     metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults, proxy.edits)
     proxy.overhead = Overhead(
@@ -182,6 +185,7 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     state = served.ServedModels(
         config.upstream, config.models, metrics.learn_models, partial(engine_key, config.engine)
     )
+    sinks.windows.base_of = state.base_of
 
     def ready() -> tuple[bool, str]:
         if stop.is_set():

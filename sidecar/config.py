@@ -123,6 +123,16 @@ class Usage(_Section):
     )
 
 
+class EngineTimings(_Section):
+    """The engine's own timings of each request, of engines that only tell when asked."""
+
+    request: bool = Field(
+        default=False,
+        description="ask TensorRT-LLM for its timings and take them out of the answer; and ask for usage as "
+        "`usage.inject` does, with which vLLM's come; see engines.md",
+    )
+
+
 class RequestLabel(_Section):
     """A further label on the counters of requests and tokens (no histogram has it), from a request header."""
 
@@ -282,6 +292,7 @@ class Config(_Section):
     drain: Drain = Drain()
     metrics: MetricsConfig = MetricsConfig()
     usage: Usage = Usage()
+    engine_timings: EngineTimings = EngineTimings()
     engine: EngineConfig = EngineConfig()
     labels: Annotated[dict[LabelName, RequestLabel], Field(max_length=5)] = Field(
         default_factory=dict, description="name: where its value comes from"

@@ -23,6 +23,7 @@ _WONT_TELL = (401, 403, 404)
 
 class _Model(msgspec.Struct):
     id: str
+    parent: str | None = None  # of an adapter: the model that it is one of (vLLM)
 
 
 class _Models(msgspec.Struct):
@@ -43,6 +44,7 @@ class ServedModels:
         self._url = upstream.rstrip("/") + "/v1/models"
         self._learn = learn
         self._api_key = api_key
+        self._parents: dict[str, str] = {}
         self.reachable = False
         self.asked = asyncio.Event()  # once, whatever came of it
         known = tuple(configured)
@@ -73,7 +75,9 @@ class ServedModels:
             return False, f"the engine does not answer {self._url} ({type(error).__name__})"
         if not self.reachable:
             return False, f"the engine answers {self._url} with status {response.status}"
-        names = _names(page) if response.status == 200 else []
+        models = _models(page) if response.status == 200 else []
+        names = [model.id for model in models]
+        self._parents = {model.id: model.parent for model in models if model.parent}
         self._learn(names)
         if names or self._configured:
             return bool(names) or response.status in _WONT_TELL, ""
@@ -81,6 +85,10 @@ class ServedModels:
             f"the engine does not list its models at {self._url} (status {response.status}): until `models` "
             "names them, or `engine.api_key_env` gives a key that may, all are counted as `other`"
         )
+
+    def base_of(self, name: str) -> str:
+        """The model of an adapter; the engine counts its requests as that model's."""
+        return self._parents.get(name, name)
 
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
@@ -100,8 +108,8 @@ async def _all(response: aiohttp.ClientResponse) -> bytes:
     return bytes(page)
 
 
-def _names(page: bytes) -> list[str]:
+def _models(page: bytes) -> list[_Model]:
     try:
-        return [model.id for model in msgspec.json.decode(page, type=_Models).data]
+        return msgspec.json.decode(page, type=_Models).data
     except (ValueError, RecursionError):
         return []

@@ -3,7 +3,7 @@
 With several engines in view nothing tells which of them a request went to, so there is no join then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from sidecar import catalogue
@@ -28,13 +28,15 @@ class Windows:
 
     def __init__(self, metrics: Metrics) -> None:
         self.latest: list[WindowBreakdown] = []
+        self.base_of: Callable[[str], str] = str  # the model as which the engine counts an adapter's requests
         self._metrics = metrics
         self._requests = Requests()
         self._counted_to = float("-inf")
 
     def ended(self, record: RequestRecord) -> None:
         """A request has ended."""
-        self._requests.add(record, self._metrics.model_label(record.model))
+        named = None if record.model is None else self.base_of(record.model)
+        self._requests.add(record, self._metrics.model_label(named))
 
     def update(self, readings: Mapping[str, Sequence[Reading]]) -> None:
         """Take what has been read since the last time; `readings` by engine instance."""

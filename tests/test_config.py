@@ -15,7 +15,8 @@ LIMITS = (
     "response_head_timeout, upstream_idle"
 )
 TOP = (
-    "upstream, listen, admin, models, stall_threshold, limits, drain, metrics, usage, engine, labels, ready, "
+    "upstream, listen, admin, models, stall_threshold, limits, drain, metrics, usage, engine_timings, "
+    "engine, labels, ready, "
     "tracing, log"
 )
 NO_PAGE = "not the URL of a metrics page; write http://HOST:PORT or http://HOST:PORT/PATH"

@@ -125,3 +125,15 @@ async def test_an_engine_that_is_not_there_is_logged_once(
     assert len(said) == 1
     assert "does not answer" in said[0]
     assert not models.reachable
+
+
+async def test_an_adapter_has_the_model_that_it_is_one_of() -> None:
+    """vLLM's list of a server with `--lora-modules`."""
+    data = [{"id": "base", "parent": None}, {"id": "lora", "parent": "base"}]
+    async with engine(lambda _: web.json_response({"data": data})) as url:
+        models = ServedModels(url, (), lambda _: None)
+        watching = asyncio.create_task(models.watch())
+        await asyncio.wait_for(models.asked.wait(), 5)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert [models.base_of(name) for name in ("base", "lora", "another")] == ["base", "base", "another"]

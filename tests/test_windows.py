@@ -21,9 +21,10 @@ def record(ended: float, **fields: Any) -> RequestRecord:
     """First token after 1 s, last after 3 s, over after 4 s."""
     t0 = ended - 4.0
     stamps = {"t_up": t0, "t_conn": t0, "f1": t0 + 1.0, "f_last": t0 + 3.0, "e": ended}
-    given = {"operation": "chat", "streaming": True, "outcome": "completed", "choices": 1, **stamps, **fields}
+    given = {"operation": "chat", "streaming": True, "outcome": "completed", "choices": 1, "model": "m"}
+    given |= {**stamps, **fields}
     return RequestRecord(
-        id="r", trace_id="", method="POST", model="m", status=200, wall=0.0, t0=t0, ended=ended, **given
+        id="r", trace_id="", method="POST", status=200, wall=0.0, t0=t0, ended=ended, **given
     )
 
 
@@ -89,6 +90,18 @@ def test_there_is_no_window(readings: dict[str, list[Reading]]) -> None:
         windows.ended(record(101.0 + number))
     windows.update(readings)
     assert (windows.latest, phases(metrics), counts(metrics)) == ([], {}, {})
+
+
+def test_an_adapters_requests_are_its_models() -> None:
+    """The engine counts them as the base model's."""
+    metrics = store()
+    windows = Windows(metrics)
+    windows.base_of = {"lora": "m"}.get  # type: ignore[assignment]
+    for number in range(40):
+        windows.ended(record(101.0 + number, model="lora"))
+    windows.update({"e:1": [reading(100, 0), reading(170, 40)]})
+    [window] = windows.latest
+    assert (window.model, window.status, window.coverage) == ("m", "ok", 1.0)
 
 
 def test_a_window_that_is_over_disappears() -> None:

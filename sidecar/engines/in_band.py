@@ -40,7 +40,9 @@ _TRT_TERMS = {
     "ttft": ("server_ttft",),
     "e2e": ("server_e2e",),
 }
-_TRT_ON = "`return_perf_metrics: true` and the request header `X-TRTLLM-return-metrics: 1`"
+_TRT_ON = (
+    "`return_perf_metrics: true`, and the request header `X-TRTLLM-return-metrics: 1` or `engine_timings`"
+)
 
 # The first row with a known term counts.
 IN_BAND: tuple[InBand, ...] = (
@@ -51,7 +53,7 @@ IN_BAND: tuple[InBand, ...] = (
             "prefill": ("time_to_first_token_ms",),
             "decode": ("generation_time_ms",),
         },
-        "`--enable-per-request-metrics`, and usage asked for by the client",
+        "`--enable-per-request-metrics`, and usage asked for by the client or by `engine_timings`",
         note="`time_to_first_token_ms` starts when the request is scheduled: it is the prefill. After a "
         "preemption the second wait is in `generation_time_ms`. Not sent with n > 1.",
     ),

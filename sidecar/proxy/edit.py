@@ -1,14 +1,19 @@
-"""The one exception to "every byte unchanged", off by default: asking the engine for usage (`usage.inject`).
+"""The one exception to "every byte unchanged", off by default: asking the engine for what it only tells when asked.
 
-Only for streamed chat and text completions whose JSON body says nothing about `stream_options`: one member is
-put in as text, and the event that it causes (usage without choices) is taken out of what the client gets. On
-any doubt nothing is edited, and a count says why. What remains different: llama.cpp moves its `timings`
-into the event that is taken out, and an engine that is told to send usage always loses it for such clients.
+`usage.inject`: usage of streamed chat and text completions whose JSON body says nothing about `stream_options`.
+One member is put in as text, and the event that it causes (usage without choices) is taken out of what the
+client gets. What remains different: llama.cpp moves its `timings` into the event that is taken out, and an
+engine that is told to send usage always loses it for such clients.
+
+`engine_timings.request`: TensorRT-LLM's timings, by a request header; the response fields or the event behind
+`[DONE]` that it causes are taken out (engines.md 2.8.3). vLLM's come with the usage.
+
+On any doubt nothing is edited, and a count says why.
 """
 
 import re
 from collections import Counter
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,8 +28,20 @@ _MEMBER = b'"stream_options":{"include_usage":true},'
 _SIGNED = frozenset(
     {b"content-md5", b"digest", b"content-digest", b"signature", b"signature-input", b"x-amz-content-sha256"}
 )
+_TIMINGS_HEADER = b"x-trtllm-return-metrics"
+_TIMINGS_EVENT = b"event: trtllm.perf_metrics\n"
+TIMINGS_FIELDS = frozenset(
+    {b"server-timing", b"x-trtllm-start-end-time", b"x-trtllm-step-metrics", b"x-trtllm-ctx-chunk-metrics"}
+)
 _CONTENT_LENGTH = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 _NOT_JSON = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
+
+
+class Asks(NamedTuple):
+    """What engines are asked for in the client's stead."""
+
+    usage: bool = False
+    timings: bool = False
 
 
 class _Asked(msgspec.Struct):
@@ -94,15 +111,16 @@ def can_be_filtered(status: int, headers: RawHeaders) -> bool:
 
 
 class Edit:
-    """The edit of one exchange: nothing at all, or a request that was asked for usage and its answer."""
+    """The edit of one exchange: nothing at all, or a request that asks for more and its answer."""
 
-    __slots__ = ("_asked", "_counted", "_filter")
+    __slots__ = ("_asks", "_counted", "_filter", "_timings", "_usage", "unwanted")
 
-    def __init__(self, counted: Counter[str]) -> None:
+    def __init__(self, asks: Asks, counted: Counter[str]) -> None:
         """`counted` counts what was done, and why not."""
-        self._counted = counted
-        self._asked = False
-        self._filter: UsageFilter | None = None
+        self._asks, self._counted = asks, counted
+        self._usage = self._timings = False  # this request was edited to ask for it
+        self._filter: EventFilter | None = None
+        self.unwanted: frozenset[bytes] = frozenset()  # fields of the answer's head that the edit caused
 
     @property
     def filters(self) -> bool:
@@ -111,7 +129,7 @@ class Edit:
 
     def may(self, head: RequestHead, *, complete: bool) -> bool:
         """Whether the request may be edited, by its head; `complete`: its body came with the head."""
-        if not concerns(head):
+        if not any(self._asks) or not concerns(head):
             return False
         why_not = obstacle(head, complete=complete)
         if why_not is not None:
@@ -120,18 +138,27 @@ class Edit:
 
     def request(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
         """Head and body to send."""
-        edited, result = ask_for_usage(body)
-        self._counted[result] += 1
-        self._asked = edited is not body
-        return (with_length(head, len(edited)) if self._asked else head), edited
+        if self._asks.usage:
+            edited, result = ask_for_usage(body)
+            self._counted[result] += 1
+            self._usage = edited is not body
+            if self._usage:
+                head, body = with_length(head, len(edited)), edited
+        if self._asks.timings and _TIMINGS_HEADER not in head.lower():
+            self._timings = True
+            self._counted["timings_asked"] += 1
+            head = head[:-2] + _TIMINGS_HEADER + b": 1\r\n\r\n"
+        return head, body
 
     def answer(self, status: int, headers: RawHeaders) -> None:
         """The head of the answer."""
-        if not self._asked:
+        if self._timings:
+            self.unwanted = TIMINGS_FIELDS
+        if not (self._usage or self._timings):
             return
         if can_be_filtered(status, headers):
-            self._filter = UsageFilter()
-        else:
+            self._filter = EventFilter(usage=self._usage, timings=self._timings)
+        elif self._usage:
             self._counted["answer_passed"] += 1
 
     def feed(self, data: bytes) -> bytes:
@@ -147,12 +174,14 @@ class Edit:
         return rest
 
 
-class UsageFilter:
-    """Passes server-sent events and leaves out usage without choices. An event is held until it is whole."""
+class EventFilter:
+    """Passes server-sent events and leaves out those that an edit caused: usage without choices, an engine's
+    timings. An event is held until it is whole."""
 
-    __slots__ = ("_held", "_open", "removed")
+    __slots__ = ("_held", "_open", "_timings", "_usage", "removed")
 
-    def __init__(self) -> None:
+    def __init__(self, *, usage: bool = True, timings: bool = False) -> None:
+        self._usage, self._timings = usage, timings
         self._held = b""
         self._open = True
         self.removed = 0
@@ -169,7 +198,7 @@ class UsageFilter:
         if len(self._held) > MAX_HELD:
             return self._give_up(data)
         whole = data[:end]
-        if b'"usage"' not in whole:
+        if b'"usage"' not in whole and _TIMINGS_EVENT not in whole:
             return whole
         return b"".join(event for event in _events(whole) if not self._caused(event))
 
@@ -183,7 +212,9 @@ class UsageFilter:
         return data
 
     def _caused(self, event: bytes) -> bool:
-        caused = _is_usage_alone(event)
+        caused = (self._usage and _is_usage_alone(event)) or (
+            self._timings and event.lstrip(b"\n").startswith(_TIMINGS_EVENT)
+        )
         self.removed += caused
         return caused
 

@@ -16,6 +16,7 @@ from aiohttp.http_parser import RawRequestMessage
 
 from sidecar.config import Limits
 from sidecar.core.tracecontext import RANDOM_BYTES, TraceContext, derive
+from sidecar.proxy.edit import Asks
 from sidecar.proxy.errors import Refusal
 from sidecar.proxy.front import ClientConnection, Front, Sent
 from sidecar.proxy.heads import RawHeaders, read_request, request_head
@@ -66,6 +67,7 @@ class TracePolicy(NamedTuple):
 
 
 AS_IT_COMES = TracePolicy()
+NOTHING = Asks()
 
 Attach = Callable[[RequestStart], Observer | None]
 
@@ -79,13 +81,13 @@ class Proxy:
         limits: Limits,
         attach: Attach | None = None,
         *,
-        ask_usage: bool = False,
+        asks: Asks = NOTHING,
         tracing: TracePolicy = AS_IT_COMES,
     ) -> None:
         self._limits = limits
         self._tracing = tracing
         self._attach = attach
-        self.ask_usage = ask_usage
+        self.asks = asks
         self.pool = Pool(upstream, connect_timeout=limits.connect_timeout, idle_limit=limits.upstream_idle)
         self.open: set[Exchange] = set()
         self.waiting: set[Exchange] = set()

@@ -62,7 +62,7 @@ class Exchange:
         self._attach = attach  # called once the request is on its way
         self._watch = Watch(proxy.unseen, proxy.faults)
         self._upload = Upload(content, client, self._watch, t0, chunked=head.chunked)
-        self._edit = edit.Edit(proxy.edits)
+        self._edit = edit.Edit(proxy.asks, proxy.edits)
         self._engine: UpstreamConnection | None = None
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pump: asyncio.Task[None] | None = None
@@ -91,12 +91,12 @@ class Exchange:
         upload = self._upload
         upload.take()
         came = upload.body
-        if self.proxy.ask_usage and self._edit.may(self.head, complete=upload.complete):
+        if self._edit.may(self.head, complete=upload.complete):
             if upload.body is None:
                 self._watch.attach(self._attach())
                 self._pump = asyncio.get_running_loop().create_task(self._guard(self._gather()))
                 return
-            self._ask_for_usage(upload.body)
+            self._ask_for_more(upload.body)
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         connected = self._write_request(engine, reused=True) if engine is not None else None
         self._watch.attach(self._attach())
@@ -125,7 +125,7 @@ class Exchange:
         refused_and_closed = self._refusal is not None and not self._client_keeps
         return Sent(self._client_keeps, self.client.linger if refused_and_closed else None)
 
-    def _ask_for_usage(self, body: bytes) -> None:
+    def _ask_for_more(self, body: bytes) -> None:
         self.head_bytes, self._upload.body = self._edit.request(self.head_bytes, body)
 
     async def _gather(self) -> None:
@@ -135,7 +135,7 @@ class Exchange:
         except (web.RequestPayloadError, ConnectionError):
             self.body_invalid(monotonic())
             return
-        self._ask_for_usage(self._upload.body or b"")
+        self._ask_for_more(self._upload.body or b"")
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         reused = engine is not None
         engine = engine or await self._connect()
@@ -202,8 +202,12 @@ class Exchange:
         self._client_keeps = self._may_keep_client()
         self.state = "streaming"
         http_1_1 = self.head.version >= (1, 1)
-        out = heads.response_head(head, self._framing, http_1_1=http_1_1, close=not self._client_keeps)
         self._edit.answer(head.status, head.headers)
+        shown = head
+        if self._edit.unwanted:
+            fields = [field for field in head.headers if field[0].lower() not in self._edit.unwanted]
+            shown = head._replace(headers=fields)
+        out = heads.response_head(shown, self._framing, http_1_1=http_1_1, close=not self._client_keeps)
         self._cooked = self._edit.filters
         if more:
             self._held, self._cooked = (out, head), True

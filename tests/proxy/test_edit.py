@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.proxy.edit import MAX_BODY, MAX_HELD, UsageFilter, ask_for_usage
+from sidecar.proxy.edit import MAX_BODY, MAX_HELD, Asks, EventFilter, ask_for_usage
 
 from .harness import on_both_loops, relay
 from .messages import dechunked
@@ -91,7 +91,7 @@ ANSWERS: dict[str, tuple[bytes, bytes]] = {
 @given(st.sampled_from(list(ANSWERS)), st.lists(st.integers(1, 40), max_size=30))
 def test_what_is_taken_out_of_an_answer_however_it_is_cut(name: str, cuts: list[int]) -> None:
     said, expected = ANSWERS[name]
-    out, usage_filter = b"", UsageFilter()
+    out, usage_filter = b"", EventFilter()
     for cut in (*cuts, len(said)):
         out, said = out + usage_filter.feed(said[:cut]), said[cut:]
     assert out + usage_filter.end() == expected
@@ -100,19 +100,19 @@ def test_what_is_taken_out_of_an_answer_however_it_is_cut(name: str, cuts: list[
 @pytest.mark.parametrize(("said", "expected"), ANSWERS.values(), ids=ANSWERS)
 def test_what_is_taken_out_wherever_an_answer_is_cut_in_two(said: bytes, expected: bytes) -> None:
     for cut in range(len(said) + 1):
-        usage_filter = UsageFilter()
+        usage_filter = EventFilter()
         out = usage_filter.feed(said[:cut]) + usage_filter.feed(said[cut:]) + usage_filter.end()
         assert out == expected, said[:cut]
 
 
 def test_whole_events_are_never_held() -> None:
-    usage_filter = UsageFilter()
+    usage_filter = EventFilter()
     assert usage_filter.feed(TEXT + TEXT[:9]) == TEXT
     assert usage_filter.feed(TEXT[9:]) == TEXT
 
 
 def test_an_event_without_end_passes_once_it_is_too_long() -> None:
-    usage_filter, said = UsageFilter(), b"data: " + b"x" * MAX_HELD
+    usage_filter, said = EventFilter(), b"data: " + b"x" * MAX_HELD
     assert usage_filter.feed(said) == said
     assert usage_filter.feed(ALONE) == ALONE, "nothing is taken out any more"
 
@@ -138,7 +138,7 @@ ANSWER = [send(STREAM + chunk(TEXT)), send(chunk(ALONE)), send(chunk(DONE) + b"0
 @on_both_loops
 async def test_the_engine_is_asked_and_the_client_never_knows(cut: int) -> None:
     async with relay([request, *ANSWER]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         whole = asks()
         split = len(whole) - cut if cut else len(whole)
         client = await between.client(whole[:split])
@@ -171,7 +171,7 @@ UNTOUCHED = {
 @on_both_loops
 async def test_on_any_doubt_all_bytes_pass(sent: bytes, asked: bool, counted: dict[str, int]) -> None:
     async with relay([request, *ANSWER]) as between:
-        between.proxy.ask_usage = asked
+        between.proxy.asks = Asks(usage=asked)
         client = await between.client(sent)
         got = await client.message()
         await between.finished("clean")
@@ -189,7 +189,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 async def test_a_client_that_waits_for_100_gets_it_and_its_request_passes_as_it_is() -> None:
     """Its body can't be waited for: it comes only once the engine has said that it wants it."""
     async with relay([head, send(CONTINUE), body(len(BODY)), *ANSWER]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client(asks(extra=EXPECTS)[: -len(BODY)])
         assert await client.message() == CONTINUE
         await client.send(BODY)
@@ -203,7 +203,7 @@ async def test_a_client_that_waits_for_100_gets_it_and_its_request_passes_as_it_
 @on_both_loops
 async def test_a_client_that_sends_its_body_without_waiting_for_100_is_edited() -> None:
     async with relay([request, send(CONTINUE), *ANSWER]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client(asks(extra=EXPECTS))
         assert await client.message() == CONTINUE
         assert dechunked((await client.message()).partition(b"\r\n\r\n")[2]) == (TEXT + DONE, b"")
@@ -215,7 +215,7 @@ async def test_a_client_that_sends_its_body_without_waiting_for_100_is_edited() 
 async def test_an_answer_with_a_length_passes_whole_and_is_counted() -> None:
     plain = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(ALONE)
     async with relay([request, send(plain + ALONE)]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client(asks())
         assert (await client.message()).endswith(ALONE)
         await between.finished("clean")
@@ -225,7 +225,7 @@ async def test_an_answer_with_a_length_passes_whole_and_is_counted() -> None:
 @on_both_loops
 async def test_what_was_held_of_an_event_still_reaches_the_client_before_a_cut() -> None:
     async with relay([request, send(STREAM + chunk(TEXT + ALONE[:20])), close]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client(asks())
         got = await client.ended()
         await between.finished("cut")
@@ -235,7 +235,7 @@ async def test_what_was_held_of_an_event_still_reaches_the_client_before_a_cut()
 @on_both_loops
 async def test_a_retry_sends_the_edited_request_again() -> None:
     async with relay([request, *ANSWER, request, close], [request, *ANSWER]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client()
         for _ in range(2):
             await client.send(asks())
@@ -248,9 +248,42 @@ async def test_a_retry_sends_the_edited_request_again() -> None:
 @on_both_loops
 async def test_a_client_that_leaves_before_its_body_is_there_ends_the_wait() -> None:
     async with relay([request]) as between:
-        between.proxy.ask_usage = True
+        between.proxy.asks = Asks(usage=True)
         client = await between.client(asks()[:-5])
         await between.exchange()
         await client.close()
         await between.finished("client_left")
         assert between.engine.connections == []
+
+
+TRT_EVENT = b'event: trtllm.perf_metrics\ndata: {"Server-Timing": "server_queue;dur=1.5"}\n\n'
+TIMED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nServer-Timing: server_queue;dur=1.5\r\nContent-Length: 2\r\n\r\n{}"
+TIMINGS = {
+    "a stream: the event behind [DONE] is taken out": (
+        b"", STREAM + chunk(TEXT + DONE) + chunk(TRT_EVENT) + b"0\r\n\r\n", TEXT + DONE, True,
+    ),
+    "in one piece: the field is taken out": (b"", TIMED, b"{}", True),
+    "a client that asks itself gets them": (
+        b"X-TRTLLM-return-metrics: 1\r\n", STREAM + chunk(TEXT + DONE + TRT_EVENT) + b"0\r\n\r\n",
+        TEXT + DONE + TRT_EVENT, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("extra", "answer", "body", "asked"), TIMINGS.values(), ids=TIMINGS)
+@on_both_loops
+async def test_timings_are_asked_for_seen_and_kept_from_the_client(
+    extra: bytes, answer: bytes, body: bytes, asked: bool
+) -> None:
+    async with relay([request, send(answer)]) as between:
+        between.proxy.asks = Asks(timings=True)
+        client = await between.client(asks(extra=extra))
+        message = await client.message()
+        [exchange] = await between.finished("clean")
+    head, _, rest = message.partition(b"\r\n\r\n")
+    assert between.engine.heads[0].lower().count(b"x-trtllm-return-metrics: 1\r\n") == 1
+    assert b"server-timing" not in head.lower()
+    assert (dechunked(rest)[0] if b"chunked" in head else rest) == body
+    assert between.proxy.edits["timings_asked"] == asked
+    seen = exchange.response_body + repr(exchange.named("response_head")).encode()
+    assert b"server_queue;dur=1.5" in seen, "the observer sees what the engine said"
