@@ -136,6 +136,7 @@ class _Pages:
 
     async def requests(self, _request: web.Request) -> web.Response:
         """`GET /api/requests`: counts and times of single requests."""
+        self._metrics.refresh()  # what has just ended is there
         views: dict[str, list[Any]] = {"recent": [], "slowest": [], "failed": []}
         for index, (view, kept) in enumerate(self._history.rows(monotonic()), 1):
             views[view].append(kept.as_json())

@@ -1,7 +1,7 @@
-"""The one exception to "every byte unchanged", off by default: asking the engine for what it only tells when asked.
+"""The one exception to "every byte unchanged", off by default: asking for what engines only tell when asked.
 
-`usage.inject`: usage of streamed chat and text completions whose JSON body says nothing about `stream_options`.
-One member is put in as text, and the event that it causes (usage without choices) is taken out of what the
+`usage.inject`: usage of streamed chat and text completions whose JSON says nothing of `stream_options`. One
+member is put in as text, and the event that it causes (usage without choices) is taken out of what the
 client gets. What remains different: llama.cpp moves its `timings` into the event that is taken out, and an
 engine that is told to send usage always loses it for such clients.
 

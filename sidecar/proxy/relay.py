@@ -40,7 +40,7 @@ class Exchange:
     """Carries one request; made by `Proxy.handle`."""
 
     __slots__ = (
-        "_attach", "_client_keeps", "_cooked", "_edit", "_ended_at", "_engine", "_finished", "_framing",
+        "_client_keeps", "_cooked", "_edit", "_ended_at", "_engine", "_finished", "_framing",
         "_held", "_pieces", "_pump", "_refusal", "_retried", "_sent_at", "_started", "_status", "_upload",
         "_watch", "client", "head", "head_bytes", "last_write", "proxy", "state", "t0", "wait_moved",
         "wait_since", "wait_size",
@@ -59,8 +59,7 @@ class Exchange:
         self.proxy, self.client = proxy, client
         self.head, self.head_bytes, self.t0 = head, head_bytes, t0
         self.state: State = "waiting_head"
-        self._attach = attach  # called once the request is on its way
-        self._watch = Watch(proxy.unseen, proxy.faults)
+        self._watch = Watch(attach, proxy.unseen, proxy.faults)
         self._upload = Upload(content, client, self._watch, t0, chunked=head.chunked)
         self._edit = edit.Edit(proxy.asks, proxy.edits)
         self._engine: UpstreamConnection | None = None
@@ -93,13 +92,11 @@ class Exchange:
         came = upload.body
         if self._edit.may(self.head, complete=upload.complete):
             if upload.body is None:
-                self._watch.attach(self._attach())
                 self._pump = asyncio.get_running_loop().create_task(self._guard(self._gather()))
                 return
             self._ask_for_more(upload.body)
         engine = self.proxy.pool.take(self.t0) if self._retryable_size() else None
         connected = self._write_request(engine, reused=True) if engine is not None else None
-        self._watch.attach(self._attach())
         upload.tell(came)
         if connected is not None:
             self._watch.tell("connected", connected, True)
@@ -218,7 +215,6 @@ class Exchange:
     def _head_written(self, head: ResponseHead, now: float) -> None:
         self._watch.tell("response_head", head.status, head.headers, now)
         self.proxy.overhead.response_head(monotonic() - now)
-        self._watch.look_again()
 
     def _may_keep_client(self) -> bool:
         """Another request may follow on this client connection; never with HTTP/1.0.

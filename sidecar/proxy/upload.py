@@ -37,7 +37,7 @@ class Upload:
     def tell(self, body: bytes | None) -> None:
         """Tell of a body that came with the head, sent or not."""
         if body:
-            self._watch.tell("request_data", body, self._client.read_at)
+            self._watch.tell_data(body, self._client.read_at)
         if self.complete:
             self._tell_end()
 
@@ -63,7 +63,7 @@ class Upload:
         while piece := await self._content.readany():
             engine.write(self._frame(piece))
             self._keep(piece)
-            self._watch.tell("request_data", piece, self._client.read_at)
+            self._watch.tell_data(piece, self._client.read_at)
             await engine.drain()
         if self._chunked:
             engine.write(b"0\r\n\r\n")
@@ -75,7 +75,7 @@ class Upload:
         pieces = []
         while piece := await self._content.readany():
             pieces.append(piece)
-            self._watch.tell("request_data", piece, self._client.read_at)
+            self._watch.tell_data(piece, self._client.read_at)
         self.body = b"".join(pieces)
         self.complete = True
         self._tell_end()

@@ -16,6 +16,7 @@ from sidecar.proxy.unseen import Unseen
 
 MAX_FAULTS = 3
 _ALWAYS_TOLD = frozenset({"detach", "finish"})  # to a detached observer too
+_STOP = ""  # no method of an observer: the rest is nobody's
 
 
 class Observer(Protocol):
@@ -34,54 +35,58 @@ class Observer(Protocol):
 
 
 class Watch:
-    """Tells an observer, and survives it."""
+    """Tells an observer, a little later, and survives it."""
 
-    __slots__ = ("_counted", "_faults", "_observe", "_observer", "_pieces", "attached", "unseen")
+    __slots__ = ("_attach", "_counted", "_faults", "_looks", "_observer", "_unseen", "attached")
 
-    def __init__(self, pieces: Unseen, faults: Counter[str]) -> None:
-        """`faults` counts them by what the observer was told."""
-        self._pieces = pieces
+    def __init__(self, attach: Callable[[], Observer | None], unseen: Unseen, faults: Counter[str]) -> None:
+        """`attach` makes the observer, when it is first told something; `faults` counts them by what it was
+        told."""
+        self._attach: Callable[[], Observer | None] | None = attach
+        self._unseen = unseen
         self._counted = faults
         self._observer: Observer | None = None
-        self._observe: Callable[[bytes, float], None] | None = None
         self._faults = 0
-        self.attached = False  # pieces are worth showing
-        self.unseen = False  # some wait to be shown
-
-    def attach(self, observer: Observer | None) -> None:
-        """From here on `observer` is told; None: nobody is."""
-        if observer is not None:
-            self._observer, self._observe, self.attached = observer, observer.observe, True
-
-    def look_again(self) -> None:
-        """The observer may have changed its `observe`, to one that decodes."""
-        if self._observe is not None and self._observer is not None:
-            self._observe = self._observer.observe
-
-    def stop(self) -> None:
-        """Show no more pieces: what follows is nobody's."""
-        self._observe, self.attached = None, False
+        self._looks = True  # it is told of more than the end
+        self.attached = True  # pieces are worth keeping
 
     def tell(self, event: str, *arguments: object) -> None:
-        """Call the observer's method `event`, after it has seen all pieces before."""
-        if self.unseen:
-            self._pieces.show()
-        observer = self._observer
-        if observer is None or (self._observe is None and event not in _ALWAYS_TOLD):
-            return
-        try:
-            getattr(observer, event)(*arguments)
-        except Exception:
-            self._fault(event)
+        """The observer's method `event` will be called, after it has seen all that came before."""
+        self._unseen.tell(self, (event, arguments))
+
+    def tell_data(self, data: bytes, now: float) -> None:
+        """The same of bytes of the request."""
+        self._unseen.tell(self, ("request_data", (data, now)), len(data))
+
+    def stop(self) -> None:
+        """What follows is nobody's: only the end is told."""
+        self.attached = False
+        self._unseen.tell(self, (_STOP, ()))
+
+    # --- later
 
     def show(self, data: bytes, now: float) -> None:
         """A piece that the client has been sent."""
-        observe = self._observe
-        if observe is not None:
+        observer = self._observer
+        if observer is not None and self._looks:
             try:
-                observe(data, now)
+                observer.observe(data, now)
             except Exception:
                 self._fault("observe")
+
+    def say(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Something else that happened."""
+        if self._attach is not None:
+            attach, self._attach = self._attach, None
+            self._observer = attach()
+            self.attached = self.attached and self._observer is not None
+        if event == _STOP:
+            self._looks = False
+        elif self._observer is not None and (self._looks or event in _ALWAYS_TOLD):
+            try:
+                getattr(self._observer, event)(*arguments)
+            except Exception:
+                self._fault(event)
 
     def was_slow(self) -> None:
         """Showing a piece took too long."""
@@ -90,6 +95,6 @@ class Watch:
     def _fault(self, stage: str) -> None:
         self._counted[stage] += 1
         self._faults += 1
-        if self._faults >= MAX_FAULTS and self.attached:
-            self.stop()
-            self.tell("detach")  # its end is still told
+        if self._faults >= MAX_FAULTS and self._looks:
+            self._looks = self.attached = False
+            self.say("detach", ())  # its end is still told

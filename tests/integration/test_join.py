@@ -29,6 +29,7 @@ from sidecar.metrics import Metrics
 from sidecar.proxy import Proxy, Upstream
 from sidecar.proxy.observer import StreamObserver
 from sidecar.proxy.proxy import TracePolicy
+from sidecar.proxy.unseen import Unseen
 from sidecar.request_labels import RequestLabels
 from sidecar.scraper.reader import EngineReader
 from sidecar.scraper.targets import Target
@@ -48,8 +49,11 @@ CLOCKS = {
 class Stand:
     """Emulator, proxy and reader in one loop."""
 
-    def __init__(self, engine: str, proxy: str, sinks: Sinks, history: History, reader: EngineReader) -> None:
+    def __init__(
+        self, engine: str, proxy: str, unseen: Unseen, sinks: Sinks, history: History, reader: EngineReader
+    ) -> None:
         self.engine, self.proxy, self.sinks, self.history, self.reader = engine, proxy, sinks, history, reader
+        self._unseen = unseen
 
     async def read_page(self) -> None:
         async with self.reader.fetcher() as fetcher:
@@ -82,6 +86,7 @@ class Stand:
             await asyncio.gather(*(ask(number) for number in range(count)))
 
     def rows(self) -> dict[str, dict[str, Any]]:
+        self._unseen.show()
         return {str(row["id"]): row for row in self.history.as_json()["recent"]}
 
 
@@ -111,7 +116,7 @@ async def stand(
     _, listen = await proxy.start("127.0.0.1", 0)
     reader = EngineReader(Target(f"http://{engine}", "/metrics", engine), EngineConfig(), metrics.model_label)
     try:
-        yield Stand(engine, f"127.0.0.1:{listen}", sinks, history, reader)
+        yield Stand(engine, f"127.0.0.1:{listen}", proxy.unseen, sinks, history, reader)
     finally:
         await proxy.stop()
         await runner.cleanup()
@@ -167,6 +172,7 @@ async def test_window_means_within_two_percent_at_full_coverage(
         await standing.read_page()
         await standing.load(60, at_once=12)
         await standing.read_page()
+        standing.rows()
         standing.sinks.windows.update({"e": list(standing.reader.history.readings)})
         [window] = standing.sinks.windows.latest
         rows, true = standing.rows(), truths(tmp_path / "truth")
@@ -187,6 +193,7 @@ async def test_when_half_of_the_requests_pass_by_the_window_is_partial(
         await standing.read_page()
         await standing.load(60, at_once=12, bypass=2)
         await standing.read_page()
+        standing.rows()
         standing.sinks.windows.update({"e": list(standing.reader.history.readings)})
         [window] = standing.sinks.windows.latest
     assert (window.status, window.coverage, window.requests) == ("partial", 0.5, 30)

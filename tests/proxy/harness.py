@@ -90,7 +90,7 @@ class Relay(Watched):
     ) -> None:
         super().__init__()
         self.engine = engine
-        self.exchanges: list[Recorder] = []
+        self._exchanges: list[Recorder] = []
         self.clients: list[Wire] = []
         self.proxy = Proxy(
             Upstream("127.0.0.1", engine.port), limits, attach or self._record, tracing=tracing
@@ -99,9 +99,15 @@ class Relay(Watched):
 
     def _record(self, start: Any) -> Recorder:
         recorder = Recorder(start)
-        self.exchanges.append(recorder)
+        self._exchanges.append(recorder)
         self.changed()
         return recorder
+
+    @property
+    def exchanges(self) -> list[Recorder]:
+        """Their observers, told of all that has happened so far."""
+        self.proxy.unseen.show()
+        return self._exchanges
 
     async def client(self, data: bytes = b"", *, buffers: int = 0, **options: Any) -> Wire:
         """A new client connection that has sent `data`."""
@@ -135,10 +141,11 @@ class Relay(Watched):
         return self.exchanges
 
     async def settled(self, within: float = WITHIN) -> None:
-        """No exchange is left open."""
+        """No exchange is left open, and the observers were told."""
         async with asyncio.timeout(within):
             while self.proxy.open:
                 await asyncio.sleep(0.002)
+        self.proxy.unseen.show()
 
 
 class Complaints(logging.Handler):
