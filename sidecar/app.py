@@ -169,6 +169,8 @@ async def serve(config: Config, announce: Callable[[str, str], None]) -> int:
     timings = config.engine_timings.request
     asks = Asks(usage=config.usage.inject or timings, timings=timings)
     proxy = Proxy(upstream, config.limits, attach, asks=asks, tracing=policy)
+    if tracing is not None:
+        tracing.catch_up = proxy.unseen.show
     metrics.follow(catalogue.LABEL_OVERFLOW.name, labels.overflowed)
     metrics.take_counters(proxy.rejected, proxy.retries, proxy.faults, proxy.edits)
     proxy.overhead = Overhead(

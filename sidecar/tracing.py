@@ -60,6 +60,9 @@ def _no_phases(_record: RequestRecord) -> Mapping[str, float | str]:
     return {}
 
 
+def _nothing() -> None: ...
+
+
 def _nobody(_record: RequestRecord, _said: Verdict) -> None: ...
 
 
@@ -78,6 +81,7 @@ class Tracing:
         self.engine_counts: Counter[str] = Counter()  # spans of engines, by result
         self.broken: Callable[[RequestRecord], bool] = _not_completed  # always exported
         self.phases: Phases = _no_phases  # attributes from the join, asked for when a span is exported
+        self.catch_up: Callable[[], None] = _nothing  # tells of the requests that have begun or ended
         self.on_timings: OnTimings = _nobody  # never before the request has ended; the latest counts
         self.ports: tuple[int | None, int | None] = (None, None)  # gRPC, HTTP
         self._encoder = Encoder(config.semconv, SERVICE)
@@ -154,6 +158,7 @@ class Tracing:
         except MalformedError:
             self.engine_counts["malformed"] += 1
             raise
+        self.catch_up()
         now = monotonic()
         homes, found = self._matcher.add(spans, now)
         for home, frame in zip(homes, frames, strict=True):

@@ -113,6 +113,8 @@ async def stand(
     proxy = Proxy(
         Upstream(host, int(port)), Limits(), lambda start: StreamObserver(start, sinks, 1.0), tracing=policy
     )
+    if tracing is not None:
+        tracing.catch_up = proxy.unseen.show
     _, listen = await proxy.start("127.0.0.1", 0)
     reader = EngineReader(Target(f"http://{engine}", "/metrics", engine), EngineConfig(), metrics.model_label)
     try:
