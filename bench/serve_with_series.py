@@ -14,6 +14,7 @@ from sidecar.catalogue import LABELS, STORED, Family
 from sidecar.commands import serve
 from sidecar.config import MetricsConfig
 from sidecar.metrics import Metrics
+from sidecar.request_labels import RequestLabels
 
 
 def label_values(family: Family, model: str) -> list[str]:
@@ -38,8 +39,8 @@ def main() -> int:
     args = parser.parse_args()
 
     class FilledMetrics(Metrics):
-        def __init__(self, config: MetricsConfig) -> None:
-            super().__init__(config)
+        def __init__(self, config: MetricsConfig, labels: RequestLabels) -> None:
+            super().__init__(config, labels)
             fill(self, args.histograms, config.detail)
 
     app.Metrics = FilledMetrics
