@@ -63,10 +63,11 @@ def first_tokens(so_far: int | None, reasoning: int | None, hidden: int) -> int 
 
 # The signature of a buffering hop. Nothing decodes a chunk in 50 us (the fastest engines need 300), so
 # chunks that are closer on average were held and let go at once. A hop that fills blocks (4 to 32 KiB,
-# 16 to 128 chunks) gives many chunks a read at long intervals; a fast engine gives many at short ones.
+# 15 to 128 chunks) gives many chunks a read at long intervals; a fast engine gives many at short ones, and
+# one that drafts a handful of tokens a step (speculative decoding) no more than those.
 BUFFERED_MIN_CHUNKS = 8
 BUFFERED_CHUNK_TIME = 50e-6
-BUFFERED_CHUNKS_PER_READ = 8.0
+BUFFERED_CHUNKS_PER_READ = 12.0
 BUFFERED_READ_INTERVAL = 0.050
 
 

@@ -68,6 +68,8 @@ BUFFERED = {
     "a very fast engine, ten chunks a read": (1000, 100, 1, 0.2, False),
     "blocks of 4 KiB: 16 chunks a read, 160 ms apart": (160, 10, 1, 1.44, True),
     "bursts of five by speculative decoding": (100, 20, 1, 1.9, False),
+    "bursts of eight, of a large model at 50 ms a step": (160, 20, 1, 0.95, False),
+    "bursts of eleven at 100 ms a step": (220, 20, 1, 1.9, False),
     "16 choices side by side, a chunk of each in a read": (1600, 100, 16, 0.99, False),
     "16 choices, buffered": (1600, 1, 16, 0.0, True),
     "too few chunks to tell": (7, 1, 1, 0.0, False),
