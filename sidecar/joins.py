@@ -38,7 +38,7 @@ class Joins:
         timings = timings_of(record.engine, streaming=bool(record.streaming))
         complete = timings is not None and timings.prefill is not None
         if complete or not self._spans or join(record, None, "none") is None:
-            self._join(kept, timings, "in_band" if timings is not None else "none")
+            self._join(kept, timings, "in_band")
         else:
             self._waiting[id(record)] = kept
 
@@ -60,7 +60,7 @@ class Joins:
                 return
             del self._waiting[identity]
             timings = timings_of(kept.record.engine, streaming=bool(kept.record.streaming))
-            self._join(kept, timings, "in_band" if timings is not None else "none")
+            self._join(kept, timings, "in_band")
 
     def attributes(self, record: RequestRecord) -> dict[str, float | str]:
         """What a request's span tells of the join: the latest requests only."""

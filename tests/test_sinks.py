@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.app import Sinks
+from sidecar.core import observation
 from sidecar.core.record import RequestRecord
 from sidecar.core.tracecontext import TraceContext
 from sidecar.proxy import RequestStart
@@ -36,7 +37,9 @@ class Noted:
         self.calls.append((name, *labels))
         return self
 
-    def inc(self) -> None: ...
+    def inc(self, count: int = 1) -> None:
+        if count != 1:
+            self.calls.append(("inc", count))
 
     def record(self, record: RequestRecord, exported_trace: str | None, labels: Any) -> None:
         self.calls.append(("record", exported_trace))
@@ -109,3 +112,23 @@ def test_an_exemplar_is_a_trace_that_somebody_exports(
 def test_a_fault_in_tracing_is_counted_and_costs_no_metric() -> None:
     metrics = observe({"model": "m"}, "/v1/chat/completions", True, Noted(fails=True))
     assert metrics.calls == [("llm_sidecar_observer_errors_total", "tracing"), ("record", TRACE_ID)]
+
+
+def test_what_was_not_looked_at_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation, "DECODED_PER_READ", 100)
+    metrics: Any = Metrics()
+    sinks = Sinks(metrics, metrics, RequestLabels({}), metrics, None)
+    observer = StreamObserver(
+        RequestStart(
+            "POST", b"/v1/chat/completions", (), 1.0, "r", TraceContext(TRACE_ID, None, SPAN_ID, None)
+        ),
+        sinks,
+        1.0,
+    )
+    observer.response_head(200, ((b"Content-Type", b"text/event-stream"),), 2.0)
+    observer.observe(b'data: {"choices": []}\n\n' * 10, 2.0)
+    observer.finish("clean", 2.0, None)
+    missed = 10 - 100 // len(b'{"choices": []}')
+    assert [call for call in metrics.calls if call[0] != "record"] == [
+        ("llm_sidecar_observer_errors_total", "missed"), ("inc", missed),
+    ]  # fmt: skip

@@ -486,6 +486,15 @@ def test_the_backlog_that_a_wait_leaves_has_no_gaps_of_the_engine() -> None:
     assert gaps == [*before, (0.5, None), (1.0, None), (0.0, None)]
 
 
+def test_a_stream_that_its_own_client_holds_up_is_not_silent() -> None:
+    one = answered(observation(), STREAM[:4])
+    assert one.silent_since(10.0) == 6.0
+    one.waiting(5.0)
+    assert one.silent_since(10.0) == 0.0
+    one.write_wait(5.0, 11.0)
+    assert one.silent_since(12.0) == 8.0
+
+
 def test_a_wait_that_is_open_at_the_end_counts() -> None:
     one = answered(observation(), STREAM[:4])
     one.waiting(4.0)
