@@ -201,7 +201,7 @@ async def test_a_body_that_stops_coming_is_a_408_and_the_engine_is_dropped() -> 
 @on_both_loops
 async def test_a_client_that_is_slow_to_upload_is_not_taken_for_a_silent_engine() -> None:
     asks = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n"
-    async with relay([head], body_timeout=1.0, response_head_timeout=0.1) as between:
+    async with relay([head], body_timeout=1.3, response_head_timeout=0.1) as between:
         client = await between.client(asks)
         own_error(await client.message(), 408)
 
